@@ -42,9 +42,13 @@ class Sentence:
     known: bool = True  # whether it contains a value; otherwise it says that nothing has been run
 
 
-def result(known: object, words: str, otherwise: str) -> Sentence:
-    """Return the sentence `words`, which contains what is known, or `otherwise` if nothing is known yet."""
-    return Sentence(words if known else otherwise, known=bool(known))
+def result(known: object, words: str, otherwise: str, *, finding: bool = False) -> Sentence:
+    """Return the sentence `words`, which contains what is known, or `otherwise` if nothing is known yet.
+
+    With `finding` it is also listed as a finding.
+    """
+    role = Role.PLAIN if known else Role.MISSING
+    return Sentence(words if known else otherwise, role if finding else None, known=bool(known))
 
 
 Shown = Block | Folded | Finding | Sentence

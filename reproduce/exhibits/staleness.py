@@ -4,29 +4,39 @@ Results depend on the number of micro-batches that enter a stage between the for
 the paper's counting, has twice the staleness of asynchronous 1F1B. One stage per device reduces it further.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from pandas import DataFrame, concat
 
 from petra_core import methods
+from petra_core.methods import Method
 from petra_core.prediction.simulation import Cost, Link
 from petra_core.shares import runs as parts_of
 from petra_core.staleness import per_device
 from reproduce.cells import timing
 from reproduce.cells.base import Cell
 from reproduce.cells.kinds import TrainedCell
-from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown, result
 from reproduce.exhibits.stability import stable_rate
 from reproduce.grids import recipes
 from reproduce.grids.plans import staleness as plan
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import PIPELINES, Outcome, Sharing, Strategy, evaluate, evaluate_best, run_full
 from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import Difference, SeedSample, SeedSamples, format_difference, means
-from reproduce.presentation.content import MEGABYTE, TIMES, Entry, Role, Table, short_title
-from reproduce.presentation.tables import amount, difference_column, judged_columns, mean, number, table, words
+from reproduce.presentation.compare import (
+    DONE,
+    Difference,
+    SeedSample,
+    SeedSamples,
+    format_difference,
+    list_differences,
+    means,
+)
+from reproduce.presentation.content import MEGABYTE, TIMES, Entry, Figure, Table, short_title
+from reproduce.presentation.tables import Field, amount, difference_column, judged_columns, mean, number, table, words
 from reproduce.records.frames import RunSet, settings_key
 from reproduce.text import conjunction
 
@@ -40,7 +50,9 @@ INTRODUCTION = (
 )
 EXACT, PETRA, DELAYED = plan.EXACT.name, plan.PETRA.name, plan.DELAYED.name
 OUTCOME = "final_accuracy"
-POINT = ["network", "k", "epochs", "method", "timing", "stages"]
+CURVE = ["network", "k", "epochs"]  # settings of a curve
+POINT = [*CURVE, "staleness", "method"]
+Point = Mapping[str, Any]  # a run, of which only the settings matter
 LATENCIES = (0.0, 0.05, 0.1)  # of a message, as fractions of the slowest device's time for a micro-batch
 TAUS = (1, 3, 9)
 NEAR = 0.02  # relative distance from the theoretical border at which stability is tested
@@ -58,41 +70,24 @@ SYNCHRONOUS = {
 }
 
 
-class Place(NamedTuple):
-    """A point of a curve."""
-
-    network: str
-    k: int
-    epochs: int
-    timing: str
-    stages: str
-    staleness: int
-    devices: str  # their number, and a mark of the timing
-
-    def key(self, method: str) -> tuple[Any, ...]:
-        """Return the key of its runs under a method. Backpropagation has no timing."""
-        point = (timing.LOCKSTEP, "") if method == EXACT else (self.timing, self.stages)
-        return self.network, self.k, self.epochs, method, *point
-
-
 def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the curve, results for numbers of devices, and on demand the rest of the study."""
     runs = run_set.runs
     if run_set.scale == "small":
         runs = _runs(run_set, plan.curve, plan.networks, plan.longer, plan.longest)
-    accuracy = means(runs, OUTCOME, POINT)
-    loss = means(runs, "train_loss", POINT)
-    places = _places(run_set, runs)
-    yield _lost(run_set, places, accuracy)
-    yield _reconstruction(run_set, places, accuracy)
+    devices = {settings_key(cell): number_of_devices(cell) for cell in run_set.planned if isinstance(cell, TrainedCell)}
+    runs = runs.assign(devices=runs["settings"].map(devices)).astype({"k": int, "epochs": int, "staleness": int})
+    accuracy, loss = (means(runs, value, POINT) for value in (OUTCOME, "train_loss"))
+    points = _points(runs)
+    yield from _sentences(run_set, points, accuracy)
     timed = [network for network in read_timed_networks(run_set) if network.cell.width == run_set.example.width]
-    if rows := _device_rows(run_set, timed):
-        yield _of_devices(run_set, rows)
-    if figure := _curve(run_set, runs, places):
-        yield figure
+    rows = _device_rows(run_set, timed)
+    if rows:
+        yield _of_devices(rows)
+    yield _curve(run_set, runs)
     if rows:
         yield _devices(run_set, rows, timed)
-    yield _points(run_set, places, accuracy, loss)
+    yield _tabulate_points(run_set, points, accuracy, loss)
     if rows:
         yield from (Folded(part(run_set)) for part in (_rates, _mitigations, _deep, _stable))
         if networks := read_timed_networks(run_set):
@@ -103,99 +98,71 @@ def each(run_set: RunSet) -> Iterator[Shown]:
 # --- the curve
 
 
-def _lost(run_set: RunSet, places: list[Place], accuracy: SeedSamples) -> Sentence:
-    """State what PETRA loses at each staleness in the first setting: the smallest k and the shortest training."""
-    chosen = _first(places)
-    gaps = {place.staleness: _gap(place, accuracy, PETRA, EXACT) for place in chosen}
-    known = _at_staleness(gaps, trailing=True)
-    absent = [str(staleness) for staleness, gap in gaps.items() if not gap.estimate]
-    setting = _setting(run_set, chosen[0])
-    if not known:
-        return Sentence(f"What staleness costs PETRA has not been run yet ({setting}).", known=False)
+def _points(runs: DataFrame) -> list[Point]:
+    """Return the points of pipelined methods, curve by curve, in the order of staleness."""
+    points = runs[runs["method"] != EXACT].drop_duplicates([*CURVE, "timing", "stages"])
+    networks = list(points["network"].unique())
+    return sorted(
+        points.to_dict("records"),
+        key=lambda point: (networks.index(point["network"]), point["epochs"], point["k"], point["staleness"]),
+    )
+
+
+def _sample(samples: SeedSamples, point: Point, method: str) -> SeedSample:
+    """Return the sample of a method at a point. Backpropagation is the point at 0."""
+    return samples[*(point[name] for name in CURVE), 0 if method == EXACT else point["staleness"], method]
+
+
+def _gap(samples: SeedSamples, point: Point, other: str) -> Difference:
+    return _sample(samples, point, PETRA) - _sample(samples, point, other)
+
+
+def _sentences(run_set: RunSet, points: Sequence[Point], accuracy: SeedSamples) -> Iterator[Sentence]:
+    """State on the first curve, from its largest staleness down, what PETRA loses and how it compares to delay."""
+    network, k, epochs = (points[0][name] for name in CURVE)
+    first = [point for point in reversed(points) if [point[name] for name in CURVE] == [network, k, epochs]]
+    setting = f"{network}, {epochs} epochs, k = {k}, scale “{run_set.scale}”"
+    lost, reconstruction = (
+        {f"at staleness {point['staleness']}": _gap(accuracy, point, other) for point in first}
+        for other in (EXACT, DELAYED)
+    )
+    known = list_differences(lost, trailing=True)
+    absent = [f"{point['staleness']}" for point, gap in zip(first, lost.values(), strict=True) if not gap.estimate]
     rest = f" A staleness of {conjunction(absent)} has not been run yet." * bool(absent)
-    return Sentence(f"PETRA trails backpropagation by {known} ({setting}).{rest}", Role.PLAIN)
+    yield result(
+        known,
+        f"PETRA trails backpropagation by {conjunction(known)}, in points ({setting}).{rest}",
+        f"What staleness costs PETRA has not been run yet ({setting}).",
+        finding=True,
+    )
+    known = list_differences(reconstruction)
+    yield result(
+        known,
+        f"Reconstruction and current weights change the accuracy of delayed gradients by {conjunction(known)}, "
+        f"in points ({setting}).",
+        f"What reconstruction and current weights cost at equal staleness has not been run yet ({setting}).",
+        finding=True,
+    )
 
 
-def _reconstruction(run_set: RunSet, places: list[Place], accuracy: SeedSamples) -> Sentence:
-    """State the difference of PETRA to delayed gradients at equal staleness."""
-    chosen = _first(places)
-    gaps = {place.staleness: _gap(place, accuracy, PETRA, DELAYED) for place in chosen}
-    known, setting = _at_staleness(gaps), _setting(run_set, chosen[0])
-    if not known:
-        text = f"What reconstruction and current weights cost at equal staleness has not been run yet ({setting})."
-        return Sentence(text, Role.MISSING, known=False)
-    text = f"Reconstruction and current weights change the accuracy of delayed gradients by {known} ({setting})."
-    return Sentence(text, Role.PLAIN)
-
-
-def _at_staleness(gaps: Mapping[int, Difference], *, trailing: bool = False) -> str:
-    """Return the known differences in words: "9.1 ± 2.3 points at a staleness of 18 and 4.2 ± 2.2 at 9"."""
-    known = {staleness: gap for staleness, gap in gaps.items() if gap.estimate}
-    listed = [
-        f"{format_difference(gap, trailing=trailing, unit='' if place else 'points')} "
-        f"at {'' if place else 'a staleness of '}{staleness}"
-        for place, (staleness, gap) in enumerate(known.items())
-    ]
-    return conjunction(listed)
-
-
-def _setting(run_set: RunSet, place: Place) -> str:
-    return f"{place.network}, {place.epochs} epochs, k = {place.k}, scale “{run_set.scale}”"
-
-
-def _first(places: list[Place]) -> list[Place]:
-    """Return the points of the first network at the least k and length, the largest staleness first."""
-    least = min((place.k, place.epochs) for place in places if place.network == places[0].network)
-    chosen = [place for place in places if (place.network, place.k, place.epochs) == (places[0].network, *least)]
-    return sorted(chosen, key=lambda place: -place.staleness)
-
-
-def _gap(place: Place, accuracy: SeedSamples, first: str, second: str) -> Difference:
-    return accuracy[place.key(first)] - accuracy[place.key(second)]
-
-
-def _places(run_set: RunSet, runs: DataFrame) -> list[Place]:
-    """Return the points of pipelined methods in the order of the plan, without duplicates."""
-    cells = {settings_key(cell): cell for cell in run_set.planned}
-    rows = runs[runs["method"] != EXACT].drop_duplicates(["network", "k", "epochs", "timing", "stages"])
-    places = [
-        Place(
-            *(row["network"], int(row["k"]), int(row["epochs"]), row["timing"], row["stages"], int(row["staleness"])),
-            number_of_devices(cell),
-        )
-        for row in rows.to_dict("records")
-        if isinstance(cell := cells[row["settings"]], TrainedCell)
-    ]
-    networks = list(dict.fromkeys(place.network for place in places))
-    return sorted(places, key=lambda place: (networks.index(place.network), place.epochs, place.k, place.staleness))
-
-
-def _curve(run_set: RunSet, runs: DataFrame, places: list[Place]) -> Shown | None:
+def _curve(run_set: RunSet, runs: DataFrame) -> Figure:
     """Draw accuracy against staleness, a line for each length and method, each starting at backpropagation at 0."""
-    lines: list[DataFrame] = []
-    for network, k, epochs in dict.fromkeys((place.network, place.k, place.epochs) for place in places):
-        here = runs[(runs["network"] == network) & (runs["k"] == k) & (runs["epochs"] == epochs)]
-        exact = here[here["method"] == EXACT]
-        for method in (m.name for m in plan.COMPARED):
-            own = here[here["method"] == method]
-            if (own["status"] == "done").any():
-                line = f"{short_title(methods.by_name(method))}, {epochs} epochs"
-                lines.append(concat([exact, own]).assign(line=line, panel=f"{network}, k = {k}"))
-    if not lines:
-        return None
-    drawn = concat(lines)
-    lengths = sorted({int(epochs) for epochs in drawn["epochs"]})
+    finished = runs.loc[(runs["status"] == DONE) & (runs["method"] != EXACT), [*CURVE, "method"]].drop_duplicates()
+    starts = runs[runs["method"] == EXACT].drop(columns="method").merge(finished, on=CURVE)
+    drawn = concat([starts, runs.merge(finished)])
+    titles = {m.name: short_title(m) for m in plan.COMPARED}
     dashes: list[tuple[float, ...]] = [(), (5, 1.5), (1, 1), (5, 1, 1, 1)]
-    looks = {
-        f"{short_title(m)}, {epochs} epochs": facets.Look(
-            f"{short_title(m)}, {epochs} epochs", plots.COLOURS[m], dashes[place % len(dashes)]
-        )
+    looks = [
+        facets.Look(f"{titles[m.name]}, {epochs} epochs", plots.COLOURS[m], dashes[place])
         for m in plan.COMPARED
-        for place, epochs in enumerate(lengths)
-    }
+        for place, epochs in enumerate(sorted(set(drawn["epochs"])))
+    ]
     return facets.facet(
-        drawn,
-        [facets.line("interval", marked=True, gaps=True), facets.dots(), _label_devices(places)],
+        drawn.assign(
+            line=drawn["method"].map(titles) + ", " + drawn["epochs"].astype(str) + " epochs",
+            panel=drawn["network"] + ", k = " + drawn["k"].astype(str),
+        ),
+        [facets.line("interval", marked=True, gaps=True), facets.dots(), facets.label_places("devices")],
         key=f"staleness-{run_set.key}",
         caption=f"Test accuracy over the last epochs against the staleness of stage 0 (scale “{run_set.scale}”, "
         "learning rate of the recipe). Dot: a run; line: mean, interrupted at a staleness without a run; band: 95 % "
@@ -204,57 +171,43 @@ def _curve(run_set: RunSet, runs: DataFrame, places: list[Place]) -> Shown | Non
         x=facets.Axis("staleness", label="staleness of stage 0, micro-batches; devices"),
         y=OUTCOME,
         hue="line",
-        looks=looks,
+        looks={look.label: look for look in looks},
         panels=facets.Panels(col="panel", wrap=2, share=(False, False), height=3.2),
     )
 
 
-def _label_devices(places: list[Place]) -> facets.Layer:
-    """Label each staleness with its number of devices."""
-
-    def label(panel: facets.Panel) -> None:
-        here = {(row["network"], row["k"]) for row in panel.part[["network", "k"]].to_dict("records")}
-        names = {0: "1"}
-        for place in places:
-            if (place.network, place.k) in here:
-                names.setdefault(place.staleness, place.devices)
-        marked = sorted(names)
-        panel.axes.set_xticks(marked, [f"{at}\n{names[at]}" for at in marked], fontsize=7.5)
-
-    return label
-
-
 def number_of_devices(cell: TrainedCell) -> str:
     """Return the number of devices with one stage each, with * at asynchronous 1F1B and + with slack."""
+    if cell.method == EXACT:
+        return "1"
     slack = timing.slack(cell.timing)
     mark = "*" if slack == 0 else "" if slack == 1 else "+"
     return f"{len(cell.stages) or timing.blocks(cell)}{mark}"
 
 
-def _points(run_set: RunSet, places: list[Place], accuracy: SeedSamples, loss: SeedSamples) -> Table:
+def _tabulate_points(run_set: RunSet, points: Sequence[Point], accuracy: SeedSamples, loss: SeedSamples) -> Table:
     """Return a table of every point with its differences."""
 
-    def sample_of(method: str) -> Callable[[Place], SeedSample]:
-        return lambda place: accuracy[place.key(method)]
+    def of_method(m: Method) -> Field:
+        return mean(f"{short_title(m)}, %", lambda point: _sample(accuracy, point, m.name))
+
+    def less(other: str, title: str) -> Field:
+        return judged_columns("points", lambda point: _gap(accuracy, point, other), group=f"PETRA − {title}")
 
     return table(
         key=f"staleness-{run_set.key}-points",
         caption=f"Accuracy over the last epochs and differences by staleness (scale “{run_set.scale}”, learning rate "
         "of the recipe).",
-        rows=places,
+        rows=points,
         fields=[
-            words("setting", lambda place: f"{place.network}, k = {place.k}, {place.epochs} epochs", heading=True),
-            number("d₀", lambda place: place.staleness),
-            words("timing", lambda place: _timing(place.timing, place.stages)),
-            *(mean(f"{short_title(m)}, %", sample_of(m.name)) for m in (*plan.COMPARED, plan.EXACT)),
-            judged_columns(
-                "points", lambda place: _gap(place, accuracy, PETRA, EXACT), group="PETRA − backpropagation"
-            ),
-            judged_columns(
-                "points", lambda place: _gap(place, accuracy, PETRA, DELAYED), group="PETRA − delayed gradients"
-            ),
+            words("setting", lambda p: f"{p['network']}, k = {p['k']}, {p['epochs']} epochs", heading=True),
+            number("d₀", itemgetter("staleness")),
+            words("timing", lambda point: _timing(point["timing"], point["stages"])),
+            *map(of_method, (*plan.COMPARED, methods.BACKPROPAGATION)),
+            less(EXACT, "backpropagation"),
+            less(DELAYED, "delayed gradients"),
             difference_column(
-                "difference", lambda place: _gap(place, loss, PETRA, EXACT), 4, group="training loss, last epoch"
+                "difference", lambda point: _gap(loss, point, EXACT), 4, group="training loss, last epoch"
             ),
         ],
     )
@@ -279,52 +232,47 @@ class Used(NamedTuple):
 def _device_rows(run_set: RunSet, timed: list[TimedNetwork]) -> list[Used]:
     """Return PETRA and its rivals on each number of devices; empty if the plan has no such cells."""
     runs = _runs(run_set, plan.devices)
-    if run_set.scale != "small" or runs.empty:
+    if runs.empty:
         return []
     accuracy = means(runs, OUTCOME, ["k", "method", "timing", "stages"])
     network = next((candidate for candidate in timed if candidate.cell.model == plan.NETWORK), None)
-    ways = {way.title: way for way in PIPELINES}
     alone = evaluate_best(network, Strategy(EXACT, methods.BACKPROPAGATION), 1, 1) if network else None
     rows: list[Used] = []
 
-    def model(cost: Outcome | None) -> tuple[float | None, float | None]:
-        """Return the speed relative to one device, and the megabytes of the fullest device."""
-        return (alone.seconds / cost.seconds, cost.peak / MEGABYTE) if alone and cost else (None, None)
+    def add(devices: int, way: str, k: int, method: str, cost: Outcome | None) -> None:
+        stages = ",".join(map(str, plan.DEVICES[devices][0]))
+        exact = accuracy[k, EXACT, timing.LOCKSTEP, ""]
+        reached = exact if method == EXACT else accuracy[k, method, timing.ONE_F_ONE_B, stages]
+        staleness = 0 if method == EXACT else devices - 1
+        modelled = (alone.seconds / cost.seconds, cost.peak / MEGABYTE) if alone and cost else (None, None)
+        rows.append(Used(devices, way, k, staleness, reached, exact, *modelled))
 
-    for devices, (sizes, most) in plan.DEVICES.items():
-        stages = ",".join(map(str, sizes))
-        for k in (1, most):
-            reached = accuracy[k, EXACT, timing.LOCKSTEP, ""]
-            for method in plan.RIVALS:
-                if method.double_buffered and k < plan.least_updates(devices):
-                    continue
-                way = Strategy(method.title, method, sharing=Sharing.STALENESS, slack=0)
-                cost = evaluate(network, way, sizes or (1,) * devices, k) if network else None
-                title = TITLES.get(method.name, method.title)
-                sample = accuracy[k, method.name, timing.ONE_F_ONE_B, stages]
-                rows.append(Used(devices, title, k, devices - 1, sample, reached, *model(cost)))
-        for name, title in SYNCHRONOUS.items():
-            cost = evaluate_best(network, ways[name], devices, most) if network else None
-            reached = accuracy[most, EXACT, timing.LOCKSTEP, ""]
-            rows.append(Used(devices, title, most, 0, reached, reached, *model(cost)))
-    return rows
+    for devices, k, method in plan.choices():
+        way = Strategy(method.title, method, sharing=Sharing.STALENESS, slack=0)
+        sizes = plan.DEVICES[devices][0] or (1,) * devices
+        cost = evaluate(network, way, sizes, k) if network else None
+        add(devices, TITLES.get(method.name, method.title), k, method.name, cost)
+    for devices, (_, k) in plan.DEVICES.items():
+        for way in (way for way in PIPELINES if way.title in SYNCHRONOUS):
+            cost = evaluate_best(network, way, devices, k) if network else None
+            add(devices, SYNCHRONOUS[way.title], k, EXACT, cost)
+    return sorted(rows, key=lambda row: row.devices)
 
 
-def _of_devices(run_set: RunSet, rows: list[Used]) -> Sentence:
+def _of_devices(rows: list[Used]) -> Sentence:
     """State the results of PETRA on each number of devices, compared with synchronous 1F1B at the same k."""
+    by_place = {(row.devices, row.way, row.k): row for row in rows}
     listed = []
     for devices, (_, most) in plan.DEVICES.items():
-        here = {(row.way, row.k): row for row in rows if row.devices == devices}
-        one, several = here[plan.PETRA.title, 1], here[plan.PETRA.title, most]
-        exact = here[SYNCHRONOUS["1F1B"], most].speed
+        one, several = (_describe(by_place[devices, methods.PETRA.title, k]) for k in (1, most))
+        exact = by_place[devices, SYNCHRONOUS["1F1B"], most].speed
         beside = f", where synchronous 1F1B is {exact:.1f} times as fast and exact" if exact else ""
-        listed.append(f"on {devices} devices {_describe(one)} at k = 1, and {_describe(several)} at k = {most}{beside}")
-    known = any((row.accuracy - row.exact).estimate for row in rows if row.staleness)
+        listed.append(f"on {devices} devices {one} at k = 1, and {several} at k = {most}{beside}")
     text = (
         "PETRA with one stage per device at asynchronous 1F1B, speed relative to one device and modelled: "
         f"{'; '.join(listed)}."
     )
-    return Sentence(text, Role.PLAIN if known else Role.MISSING, known=bool(known))
+    return result(any((row.accuracy - row.exact).estimate for row in rows if row.staleness), text, text, finding=True)
 
 
 def _describe(used: Used) -> str:

@@ -112,22 +112,24 @@ def confirming() -> Iterator[Cell]:
             yield plan_cell(method, point, 1, seed)
 
 
+def choices() -> Iterator[tuple[int, int, Method]]:
+    """Yield the choices of users with 2, 4 and 10 devices: number of devices, k, and method.
+
+    Two versions of the weights suffice only if k micro-batches cover the staleness.
+    """
+    for number, (_, most) in DEVICES.items():
+        for k in (1, most):
+            yield from ((number, k, method) for method in RIVALS if not method.double_buffered or k >= number - 1)
+
+
 def devices() -> Iterator[Cell]:
-    """Yield the choices of users with 2, 4 and 10 devices, and the stage costs for the models of bytes and times."""
+    """Yield those choices, and the stage costs for the models of bytes and times."""
     yield tradeoff.cells("small")[0]
     yield from table5.cells("small")
     for seed in recipes.seeds("small"):
-        for number, (_, k) in DEVICES.items():
-            for updates in dict.fromkeys((1, k)):
-                yield plan_cell(EXACT, PAPER, updates, seed)
-                for method in RIVALS:
-                    if not method.double_buffered or updates >= least_updates(number):
-                        yield plan_cell(method, on_devices(number), updates, seed)
-
-
-def least_updates(devices: int) -> int:
-    """Return the least k with which two versions of the weights suffice: k micro-batches cover the staleness."""
-    return devices - 1
+        for number, k, method in choices():
+            yield plan_cell(EXACT, PAPER, k, seed)
+            yield plan_cell(method, on_devices(number), k, seed)
 
 
 def on_devices(number: int) -> Point:

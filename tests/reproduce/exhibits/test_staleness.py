@@ -92,7 +92,7 @@ def test_staleness_sentences_follow_data_and_name_missing_runs(tmp_path: Path) -
     write(tmp_path)
     rendered = section(tmp_path)
     text = rendered.sentence.replace("\N{NARROW NO-BREAK SPACE}", " ")
-    assert "trails backpropagation by 9.0 ± 0.2 points at a staleness of 18, 4.5 ± 0.2 at 9 and 1.5 ± 0.2 at 3" in text
+    assert "by 9.0 ± 0.2 at staleness 18, 4.5 ± 0.2 at staleness 9 and 1.5 ± 0.2 at staleness 3, in points (" in text
     assert text.endswith(" A staleness of 14, 12, 6 and 1 has not been run yet.")
     texts = [finding.text for finding in rendered.findings]
     (alone,) = (text for text in texts if "current weights change" in text)
