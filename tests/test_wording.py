@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 #: Folders and files whose texts are checked: all but the records and what is generated from them.
 CHECKED = (
     *("benchmarks", "docs", "examples", "petra_core", "reproduce", "tests"),
-    *("noxfile.py", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"),
+    *("noxfile.py", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "reproduce/exhibits/exhibits.toml"),
 )
 
 #: Pattern by the phrase to use instead.

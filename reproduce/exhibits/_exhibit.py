@@ -1,7 +1,7 @@
 """Define the type of a table, figure or study of the report, and the one function that makes its section.
 
-An exhibit is a declaration. The plan with its key defines the cells that it needs (`reproduce.grids.plans`). `whole`
-and `each` yield the content of the report in order:
+An exhibit is a declaration. The plan with its key defines the cells that it needs (`reproduce.grids.plans`), and
+`exhibits.toml` its title and introduction. Its functions `whole` and `each` yield its content in order:
 
     Table, Figure, Listing, str     shown (a str is a paragraph)
     Folded(…)                       shown on demand
@@ -14,8 +14,11 @@ Only `section` lists the run sets that have not been run and counts the finished
 `each`, for content that does not belong to a run set. `reproduce.exhibits.claims` compares our runs with the claims.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module, resources
 
 from reproduce.cells import catalogue
 from reproduce.grids import scales
@@ -74,6 +77,33 @@ class Exhibit:
     each: Callable[[RunSet], Iterable[Shown]] | None = None
     whole: Callable[[Frames], Iterable[Shown]] | None = None
     folded: str = "More"
+
+
+@cache
+def _texts() -> Mapping[str, Mapping[str, str]]:
+    """Read the titles and introductions of all exhibits, in the order of the report."""
+    return tomllib.loads((resources.files("reproduce.exhibits") / "exhibits.toml").read_text(encoding="utf-8"))
+
+
+def declare(
+    key: str,
+    each: Callable[[RunSet], Iterable[Shown]] | None = None,
+    whole: Callable[[Frames], Iterable[Shown]] | None = None,
+    **values: object,
+) -> Exhibit:
+    """Return the exhibit with the texts that `exhibits.toml` has for its key; `values` stand in its introduction."""
+    texts = _texts()[key]
+    introduction = texts.get("introduction", "").format(**values)
+    return Exhibit(key, each=each, whole=whole, **{**texts, "introduction": introduction})
+
+
+@cache
+def all_exhibits() -> tuple[Exhibit, ...]:
+    """Return all exhibits in the order of the report: of the paper in its order, studies, and supporting material.
+
+    Each can be made independently, so that several processes can work in parallel.
+    """
+    return tuple(import_module(f"reproduce.exhibits.{key}").EXHIBIT for key in _texts())
 
 
 def run_sets(frames: Frames, plan: str) -> list[RunSet]:

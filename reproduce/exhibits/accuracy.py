@@ -8,7 +8,7 @@ alert.
 from collections.abc import Iterator
 
 from petra_core import methods
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Sentence, Shown, declare
 from reproduce.grids import scales
 from reproduce.grids.plans.accuracy import COMPARED
 from reproduce.presentation import facets
@@ -22,11 +22,6 @@ PETRA, EXACT = methods.PETRA.name, methods.BACKPROPAGATION.name
 BY = ["network", "method", "k"]
 #: Pipelined methods other than PETRA; they compute with delayed gradients.
 RIVALS = tuple(m.name for m in COMPARED if m.pipelined and m is not methods.PETRA)
-INTRODUCTION = (
-    "Accuracy on the test set after the last epoch, in percent. Differences are to backpropagation on the same network "
-    "with the same k. No stage of a ResNet can be inverted: there PETRA is DSP, and "
-    "approximate inputs are delayed gradients."
-)
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
@@ -120,4 +115,4 @@ def _report_expected(run_set: RunSet) -> Iterator[Finding]:
         yield Finding(f"Scale “{run_set.scale}”: every method learns, {learns}.", Role.GOOD)
 
 
-EXHIBIT = Exhibit("accuracy", "Accuracy of the methods", INTRODUCTION, each, whole)
+EXHIBIT = declare("accuracy", each, whole)

@@ -11,7 +11,7 @@ from pandas import DataFrame, concat
 
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
 from reproduce.grids.plans.bdia import BDIA, BY_SETTINGS, CONTESTANTS, REVVIT, VIT, TransformerContestant
 from reproduce.presentation import facets
 from reproduce.presentation.compare import format_difference, means
@@ -21,12 +21,6 @@ from reproduce.presentation.tables import amount, entry, judged_columns, mean, p
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS
 from reproduce.records.frames import Frames, RunSet
 from reproduce.text import conjunction
-
-INTRODUCTION = (
-    "In training a block x + h(x) of a plain transformer becomes a step that is averaged with one back, at random for "
-    "each sample; what halving would lose is kept, one bit a value. In evaluation it is the plain network. RevViT has "
-    "two streams instead. ViT is trained by backpropagation; where nothing else is said, the others reconstruct."
-)
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
@@ -152,4 +146,4 @@ def _runs(run_set: RunSet) -> DataFrame:
     return run_set.runs.assign(contestant=[BY_SETTINGS[key].title for key in settings])
 
 
-EXHIBIT = Exhibit("bdia", "BDIA: exactly reversible transformers", INTRODUCTION, each, whole)
+EXHIBIT = declare("bdia", each, whole)

@@ -12,7 +12,7 @@ from typing import Any
 from pandas import DataFrame
 
 from reproduce.drawing.gantt import to_svg
-from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare
 from reproduce.presentation import facets
 from reproduce.presentation.content import MEGABYTE, Entry, Figure, Finding, Listing, Role, Table, missing, none
 from reproduce.presentation.tables import Field, entry, number, table, words
@@ -20,12 +20,6 @@ from reproduce.records.benchmarks import Benchmark
 from reproduce.records.frames import Frames
 from reproduce.text import conjunction, count, some
 
-INTRODUCTION = (
-    "Contestants are measured in turn, in rounds. A ratio is taken within a round; shown are the median over the "
-    "rounds and the quartiles. An aim was written into the benchmark before it was run. Load: processes that wanted to "
-    "run in the last minute, the benchmark's own in the second number. "
-    "Every value of every round is in series.csv of `python -m reproduce records export FOLDER`."
-)
 DRAWN = 2  # number of timelines shown for a benchmark (modelled and measured); its record contains all
 
 
@@ -214,4 +208,4 @@ def _timelines(benchmark: Benchmark) -> Iterator[Figure]:
         yield Figure(f"benchmark-{benchmark.name}-timeline-{place}", title, text, svg, f"{title}. {text}")
 
 
-EXHIBIT = Exhibit("benchmarks", "Benchmarks", INTRODUCTION, whole=whole, folded="Differences to commits")
+EXHIBIT = declare("benchmarks", whole=whole)

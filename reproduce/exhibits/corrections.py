@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from petra_core import methods
 from reproduce.cells.kinds import ReconstructionCell
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, result
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, result
 from reproduce.exhibits.reconstruction import TRAINING, errors_at_bottom
 from reproduce.grids.plans.corrections import MITIGATIONS, NOTHING, trials
 from reproduce.presentation import compare, facets
@@ -27,14 +27,6 @@ LEAD = f"points above the next best rate with seed {CHOICE}"
 PETRA, EXACT = methods.PETRA, methods.BACKPROPAGATION
 Place = tuple[Any, ...]  # network, k, epochs (only for longer trainings), name of the method, title of the correction
 BY = ["network", "k", "method", "mitigation"]
-INTRODUCTION = (
-    "Pipelined methods without and with what the field does about delay: weights of the forward predicted along the "
-    "momentum (FTPipe; linear: SpecTrain), the learning rate divided by the delay (PipeMare), the backward's weights "
-    "taken back by an average (PipeMare's second rule), Gap-Aware, spike compensation, delay compensation (DC-ASGD), "
-    "and NAdam with a momentum of 0.99. The second rule of PipeMare, spike and delay compensation are known from "
-    "quotations only. Under PETRA other learning rates are tried with seed 0, and the best is shown on other seeds, as "
-    "far as these have been run. NAdam is another optimizer, with which backpropagation is trained too."
-)
 
 
 class Gaps(NamedTuple):
@@ -280,4 +272,4 @@ def _describe(place: Place, gap: Difference, *, judged: bool = False) -> str:
     return f"{mitigation} ({setting}: {compare.format_difference(gap)}{f', {gap.verdict.value}' * judged})"
 
 
-EXHIBIT = Exhibit("corrections", "Corrections for delay: does anything close the gap?", INTRODUCTION, each)
+EXHIBIT = declare("corrections", each)

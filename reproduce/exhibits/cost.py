@@ -7,7 +7,7 @@ from typing import Any
 
 from petra_core import methods
 from reproduce.cells.kinds import FORWARD_GRADIENT, TrainedCell
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
 from reproduce.grids.plans import PLANS
 from reproduce.presentation.tables import amount, number, table, words
 from reproduce.records.frames import Frames, settings_key
@@ -15,12 +15,6 @@ from reproduce.records.run import Run, Status
 from reproduce.text import conjunction
 
 HOUR = 3600
-INTRODUCTION = (
-    "Hours are those of training and evaluation in the records: seconds times the threads of a run on a CPU, and on a "
-    "GPU the seconds divided by the number of runs that shared it. Exhibits share runs, so their hours add up to more "
-    "than the total. A failed run counts as far as its epochs were recorded. The time of attempts whose records were "
-    "discarded is not known. A run that began on a GPU and ended on a CPU counts as one on a CPU: an upper bound."
-)
 
 
 @dataclass(frozen=True)
@@ -107,4 +101,4 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
 
 
-EXHIBIT = Exhibit("cost", "Cost of the runs", INTRODUCTION, whole=whole)
+EXHIBIT = declare("cost", whole=whole)

@@ -6,7 +6,7 @@ that diverges has no accuracy, but its errors before that are still shown.
 
 from collections.abc import Iterator
 
-from reproduce.exhibits._exhibit import Exhibit, Shown, result
+from reproduce.exhibits._exhibit import Shown, declare, result
 from reproduce.exhibits.reconstruction import NOTE, TRAINING, draw_errors, error_columns, errors_at_bottom, list_broken
 from reproduce.grids.plans.couplings import BLOCKS, COUPLINGS, plan_cell
 from reproduce.presentation import facets
@@ -17,12 +17,6 @@ from reproduce.records.broken import RULE
 from reproduce.records.frames import RunSet, settings_key
 from reproduce.records.run import Status
 from reproduce.text import conjunction, count
-
-INTRODUCTION = (
-    "Transformers of the same width trained under PETRA. No inner stage keeps its input. Additive: of two streams a "
-    "block adds a function of the one to the other. BDIA is exact, bit for bit, with the weights of the forward; where "
-    "weights have changed since, or without its quantiser, it at least doubles an error at every block."
-)
 
 
 def each(run_set: RunSet) -> Iterator[Shown]:
@@ -78,4 +72,4 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
 
 
-EXHIBIT = Exhibit("couplings", "Depth of transformers: additive and BDIA couplings", INTRODUCTION, each)
+EXHIBIT = declare("couplings", each)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.exhibits._exhibit import Exhibit, Shown, result
+from reproduce.exhibits._exhibit import Shown, declare, result
 from reproduce.exhibits.reconstruction import NOTE, draw_errors, error_columns, errors_at_bottom, list_broken
 from reproduce.grids.plans.depth import COMPARED
 from reproduce.presentation import facets
@@ -24,11 +24,6 @@ STEPS = {"reconstruction": (methods.PETRA, methods.DSP), "delay": (methods.DSP, 
 PAIRS = {step: " − ".join(map(short_title, pair)) for step, pair in STEPS.items()}
 EXACT = methods.BACKPROPAGATION
 BEHIND = 5.0  # in points
-INTRODUCTION = (
-    "Chains of equal reversible blocks: J stages, of which all but stem and head reconstruct their inputs one from the "
-    "other, with a staleness of 2(J-1) micro-batches at the bottom. PETRA − DSP, which has its delays and keeps its "
-    f"inputs, is what reconstruction costs; DSP − backpropagation is what delay costs. {RULE}"
-)
 Place = tuple[int, int]  # (k, J)
 
 
@@ -136,4 +131,4 @@ def _sound(sample: SeedSample, other: SeedSample) -> Difference | None:
     return difference if difference.estimate or not wrecks else None
 
 
-EXHIBIT = Exhibit("depth", "Depth and delay: how far can inputs be reconstructed?", INTRODUCTION, each)
+EXHIBIT = declare("depth", each, rule=RULE)

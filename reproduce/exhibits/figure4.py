@@ -8,7 +8,7 @@ paper's statement is about.
 from collections.abc import Iterator, Mapping
 
 from reproduce import published
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, result
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, result
 from reproduce.exhibits.table2 import by_cell, describe_fixed_batch
 from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.sweeps import BACKPROPAGATION, PETRA, SWEEPS
@@ -22,11 +22,6 @@ from reproduce.text import conjunction
 FALL = 5.0  # in points: how far backpropagation must fall with k for the sentence to mention it
 MATCHED, FIXED = "backpropagation at the same effective batch", "backpropagation at a fixed batch"
 LEGEND = {MATCHED: "to the same effective batch", FIXED: "to a fixed batch"}
-INTRODUCTION = (
-    f"The published curve (ImageNet, RevNet-18) is unknown. {published.quote('figure4')} In the paper, backpropagation "
-    "averages over one batch of 128 or 256 images whatever PETRA's k is; here PETRA is compared with that, and with "
-    "backpropagation that averages over the same k micro-batches."
-)
 
 
 def each(run_set: RunSet) -> Iterator[Shown]:
@@ -105,4 +100,4 @@ def _sentence(run_set: RunSet, gaps: Mapping[int, Difference], matched: SeedSamp
     )
 
 
-EXHIBIT = Exhibit("figure4", "Figure 4: accuracy against k", INTRODUCTION, each)
+EXHIBIT = declare("figure4", each, quote=published.quote("figure4"))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from pandas import concat
 
-from reproduce.exhibits._exhibit import Exhibit, Shown, result
+from reproduce.exhibits._exhibit import Shown, declare, result
 from reproduce.exhibits.gradients import CLOSER, KINDS_NOTE, LOOKS, MEASURES, STATEMENTS, extents, quality
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import SeedSamples, measured_samples
@@ -19,12 +19,6 @@ from reproduce.records.frames import RunSet
 from reproduce.records.gradients import CLOSENESS
 from reproduce.text import conjunction, count
 
-INTRODUCTION = (
-    "Three gradients of the same micro-batch at a stage: PETRA's own; the delayed one, exact with each stage's weights "
-    "as they were when the micro-batch went forward; and the end-to-end one, exact with the weights of the moment of "
-    "that stage's backward. Measures of each pair are averaged over the stage's weight tensors and all micro-batches "
-    f"that were followed. The paper's curves are unknown. {STATEMENTS}"
-)
 MARKS = {m: facets.Look(MEASURES[m], plots.INK, None, marker) for m, marker in zip(CLOSENESS, "o^", strict=True)}
 PLACE = ["study", "stage", "kind"]
 
@@ -104,4 +98,4 @@ def _reconstructing(run_set: RunSet, study: str) -> str:
     return f"{kinds.count('R')} of {len(kinds)} with a reconstructed input"
 
 
-EXHIBIT = Exhibit("figure5", "Figure 5: gradient quality per stage", INTRODUCTION, each)
+EXHIBIT = declare("figure5", each, quote=STATEMENTS)

@@ -6,7 +6,7 @@ has gradients of very different quality in one run, and Figure 5's means over th
 
 from collections.abc import Iterator
 
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Sentence, Shown, declare
 from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, extents, quality
 from reproduce.presentation import facets
 from reproduce.presentation.compare import measured_samples
@@ -16,10 +16,6 @@ from reproduce.records import gradients
 from reproduce.records.frames import RunSet
 from reproduce.records.gradients import METHOD
 
-INTRODUCTION = (
-    "The gradients and measures of Figure 5 over training: a point is the mean over an equal part of it, or over an "
-    "epoch where records do not hold the micro-batches one by one. The paper's curves are unknown."
-)
 POINTS, ROWS = 24, 6  # largest number of parts of the training, in a curve and in the table
 PLACE = ["study", "begin", "end"]
 
@@ -77,4 +73,4 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
 
 
-EXHIBIT = Exhibit("figure6", "Figure 6: gradient quality over training", INTRODUCTION, each)
+EXHIBIT = declare("figure6", each)

@@ -8,7 +8,7 @@ from typing import Any
 from petra_core import methods
 from reproduce import published
 from reproduce.cells.kinds import FORWARD_GRADIENT
-from reproduce.exhibits._exhibit import Exhibit, Shown, result
+from reproduce.exhibits._exhibit import Shown, declare, result
 from reproduce.forward_gradients.settings import AXES, ForwardGradient, Guess
 from reproduce.grids.plans.forward_gradients import NOISE
 from reproduce.presentation import facets, plots, statements
@@ -23,13 +23,6 @@ LOCAL_FG = ("mlp", "projection")  # auxiliary network and derivative in the resu
 BENCHMARK, STEP = "forward-gradients", "a step, over backpropagation"
 SETTINGS = ["auxiliary", *AXES]
 EXACT = (methods.BACKPROPAGATION.name, *[""] * len(SETTINGS))
-INTRODUCTION = (
-    "Forward mode gives the product of a target gradient T with a guess G without backpropagation; the update is T "
-    "projected on G, sample by sample (Fournier et al. 2023, arXiv 2306.06968). Targets: the network's gradient, that "
-    "of the block's own auxiliary loss, or of the next block's. Guesses: a local gradient, noise, or gradients of "
-    "auxiliary networks that are never trained. That paper's values are unknown. "
-    f"{published.quote('forward_gradients')}"
-)
 LOOKS = {
     "": facets.Look("no guess", plots.INK),
     "global": facets.Look("target: global", plots.COLOURS[methods.PETRA]),
@@ -172,4 +165,4 @@ def _find_published(place: tuple[str, ...]) -> tuple[Entry, str]:
     return published_value(row, "test_accuracy_percent"), f"{row['work']} {row['name']}"
 
 
-EXHIBIT = Exhibit("forward_gradients", "Forward gradients: which guess?", INTRODUCTION, each)
+EXHIBIT = declare("forward_gradients", each, quote=published.quote("forward_gradients"))

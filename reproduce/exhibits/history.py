@@ -2,18 +2,13 @@
 
 from collections.abc import Iterator
 
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Sentence, Shown, declare
 from reproduce.presentation import facets
 from reproduce.presentation.content import Finding, code
 from reproduce.presentation.tables import difference, entry, number, table, words
 from reproduce.records.frames import Frames
 from reproduce.text import count
 
-INTRODUCTION = (
-    "Counts and numerical errors are the same at every run with the same kernels, so a curve that moves is a change of "
-    "the code. Every curve is relative to its first commit. Seconds are of one machine, so they are left to `asv run` "
-    "there."
-)
 CHANGED = 0.01  # relative change of a figure from which it is listed
 LOOKS = {"": facets.Look("of no method", "#555555")} | facets.TITLE_LOOKS
 
@@ -68,4 +63,4 @@ def whole(frames: Frames) -> Iterator[Shown]:
         yield Finding(f"History of the benchmarks: {stayed} over {count(commits, 'commit')} ({machine}){now}.")
 
 
-EXHIBIT = Exhibit("history", "History of the benchmarks, commit by commit", INTRODUCTION, whole=whole)
+EXHIBIT = declare("history", whole=whole)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from petra_core import methods
 from reproduce.cells.networks import HELD
-from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare
 from reproduce.grids.plans.invertible import NETWORKS, OURS, PAPERS
 from reproduce.grids.plans.table3 import BATCH
 from reproduce.modelling.invertible import DEPTHS, predict_bytes
@@ -21,12 +21,6 @@ from reproduce.text import conjunction
 
 BY = ["k", "method", "model"]
 SETTING = f"PETRA, k = 1, ImageNet, batch {BATCH}, float32; modelled, all stages together, each kind at its largest"
-INTRODUCTION = (
-    "In the paper's RevNets the down-sampling stages cannot be inverted and keep their inputs, one for every "
-    "micro-batch of staleness: most of PETRA's memory in Table 3. Pixel-unshuffle down-samples without losing "
-    "anything, so that a network with as many stages and about as many parameters keeps nothing between stem and head. "
-    "The price: the paper's streams shrink with the resolution, these do not."
-)
 
 
 def whole(_: Frames) -> Iterator[Shown]:
@@ -106,4 +100,4 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         )
 
 
-EXHIBIT = Exhibit("invertible", "Invertible down-sampling", INTRODUCTION, each, whole, folded="Memory by kind")
+EXHIBIT = declare("invertible", each, whole)

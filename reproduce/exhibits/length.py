@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 
 from petra_core import methods
-from reproduce.exhibits._exhibit import Exhibit, Shown, result
+from reproduce.exhibits._exhibit import Shown, declare, result
 from reproduce.grids.plans.length import AGAINST, FOR, PETRA, SEEDS, VARIANTS, Variant
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import CHOSEN, Difference, list_differences, means
@@ -18,16 +18,6 @@ from reproduce.presentation.tables import difference_column, judged_columns, mea
 from reproduce.records.frames import AVERAGED, RunSet
 from reproduce.text import conjunction
 
-INTRODUCTION = (
-    "The same network is trained for several lengths, each with its whole schedule: the same warm-up in epochs, drops "
-    "of the rate at the same fractions. Delayed gradients keep inputs and weights, so what they lose is lost to delay; "
-    "with k = 4 gradients are fewer updates late. Accuracy and training loss are means over the last epochs, those "
-    f"after the last drop, at most {AVERAGED}. “Best” is the paper's measure: the best epoch after the last drop, "
-    f"chosen by test accuracy. The rule at “small”, for the last epoch: PETRA (k = 1) more than {AGAINST[1]:g} points "
-    f"below backpropagation after {AGAINST[0]} epochs speaks against the paper's claim, within ± {FOR[1]:g} after "
-    f"{FOR[0]} for it, the whole interval each time. It was written down before these runs, but committed only after "
-    f"the first two pairs of {AGAINST[0]} epochs, together with the increase from three seeds to six."
-)
 EXACT = methods.BACKPROPAGATION.name
 OUTCOME, BY = "final_accuracy", ["method", "k", "epochs"]
 
@@ -107,4 +97,12 @@ def _decide(scale: str, variant: Variant, epochs: int, gap: Difference) -> str:
     return f"after {epochs}: {claim if holds else f'not {claim}' if fails else 'cannot tell'}"
 
 
-EXHIBIT = Exhibit("length", "Training length: does the gap close?", INTRODUCTION, each)
+EXHIBIT = declare(
+    "length",
+    each,
+    averaged=AVERAGED,
+    points_against=AGAINST[1],
+    epochs_against=AGAINST[0],
+    points_for=FOR[1],
+    epochs_for=FOR[0],
+)

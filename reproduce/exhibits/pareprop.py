@@ -11,7 +11,7 @@ from pandas import DataFrame
 
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION
 from reproduce import published
-from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare
 from reproduce.presentation import facets
 from reproduce.presentation.content import MEGABYTE, Entry, Finding, Role, none, published_entry, short_title, with_sign
 from reproduce.presentation.tables import amounts, difference, entry, number, table, words
@@ -24,11 +24,6 @@ from reproduce.text import count
 TITLES = {m.title: short_title(m) for m in (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP)}
 QUANTITIES = (THROUGHPUT, ALLOCATED, LARGEST_PREDICTED, LARGEST_FOUND)
 BATCH, GAIN = ", batch ", "gain of PaReprop, %"  # between network and batch in a group's name; a head
-INTRODUCTION = (
-    "Under reversible backpropagation a device reconstructs a block, differentiates it, reconstructs the next. "
-    "PaReprop (arXiv:2306.09342) reconstructs a block beside the gradient of the block above: the same gradients, bit "
-    "for bit, with at most two graphs alive at the same time."
-)
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
@@ -145,6 +140,4 @@ def _device(record: Benchmark) -> str:
     return f"{record.setting['threads']} threads of {record.environment.get('processor', 'a CPU')}"
 
 
-EXHIBIT = Exhibit(
-    "pareprop", "PaReprop: reconstruction beside gradients", INTRODUCTION, whole=whole, folded="Largest batches"
-)
+EXHIBIT = declare("pareprop", whole=whole)

@@ -17,7 +17,7 @@ from pandas import DataFrame
 from reproduce.cells.base import CellError
 from reproduce.cells.kinds import from_dict
 from reproduce.cells.networks import title_of
-from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare
 from reproduce.presentation.compare import DONE, NOT_RUN, Difference, SeedSample, format_difference, means
 from reproduce.presentation.content import Entry, Finding, Role, Table, missing
 from reproduce.presentation.statistics import MARGIN_POINTS, holm, p_value
@@ -27,16 +27,6 @@ from reproduce.text import count
 
 SHORT = 12  # in epochs; the paper trains for 300
 OUTCOME = "final_accuracy"
-INTRODUCTION = (
-    "These comparisons were chosen for the whole report, in families; the p-values of a family are corrected together "
-    "by Holm's method, those without runs included. The staleness families were declared before their first runs, on "
-    "27 November 2026: after 3 epochs with seeds 3 to 5, since seeds 0 to 2 produced the hypothesis, and for longer "
-    "trainings with seeds 0 to 5. All other differences of the report are "
-    "exploratory: each has its interval, and one in twenty such intervals excludes 0 where nothing differs. The "
-    "outcome is the mean test accuracy over the last epochs, those after the last drop of the learning rate, at "
-    f"most {AVERAGED}. The second outcome is the mean training loss over the same epochs; in the staleness "
-    "families it is that of the last epoch. Runs at commits that cannot be looked up are left out."
-)
 
 
 @dataclass(frozen=True)
@@ -208,6 +198,4 @@ def _format_p(p: float) -> Entry:
     return Entry(f"{p:.2g}", p, Role.OURS)
 
 
-EXHIBIT = Exhibit(
-    "primary", "Primary comparisons", INTRODUCTION, whole=whole, folded="Spread over seeds, and tests of homogeneity"
-)
+EXHIBIT = declare("primary", whole=whole, averaged=AVERAGED)

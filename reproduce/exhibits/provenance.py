@@ -12,7 +12,7 @@ from operator import itemgetter, methodcaller
 from typing import Any
 
 from reproduce.cells.kinds import TrainedCell
-from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare
 from reproduce.grids import scales
 from reproduce.grids.grid import cells_of
 from reproduce.grids.plans import PLANS
@@ -28,11 +28,6 @@ from reproduce.text import count, some
 LISTED = 3  # number of cells in a finding; the list of cells contains all
 MACHINE = ("environment", "device", "cuda", "cudnn", "processor", "cores", "threads", "python", "platform")
 ROLES = {Status.DONE: Role.PLAIN, Status.FAILED: Role.OURS, Status.PARTIAL: Role.MISSING}
-INTRODUCTION = (
-    "Every number above is computed from records, lines of plain text for each cell: its whole configuration, code, "
-    "environment, and the metrics of every epoch. The list of cells at the end names for each the code (C), the "
-    "environment (E) and the command that runs only this cell."
-)
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
@@ -218,4 +213,4 @@ def _findings(results: Results) -> Iterator[Finding]:
         yield Finding(f"{amount} damaged or foreign, left as found, left out of all tables. {problems}.", Role.ALERT)
 
 
-EXHIBIT = Exhibit("provenance", "Provenance", INTRODUCTION, whole=whole, folded="Every cell; differences to commits")
+EXHIBIT = declare("provenance", whole=whole)

@@ -11,7 +11,7 @@ from pandas import DataFrame
 from petra_core import methods
 from petra_core.prediction.simulation import INSTANT, Cost, Link, merge_costs
 from petra_core.staleness import lockstep
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Sentence, Shown, declare
 from reproduce.exhibits.table5 import largest
 from reproduce.modelling.full_speed import period
 from reproduce.modelling.network import read_timed_networks
@@ -137,4 +137,4 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
 
 
-EXHIBIT = Exhibit("scale_study", "Scale: links and rivals on many devices", whole=whole)
+EXHIBIT = declare("scale_study", whole=whole)

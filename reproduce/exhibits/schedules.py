@@ -11,7 +11,7 @@ from petra_core import methods
 from petra_core.methods import Method
 from petra_core.staleness import format_actions
 from reproduce.drawing.gantt import to_svg
-from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare
 from reproduce.presentation.content import Figure
 from reproduce.records.frames import Frames
 
@@ -24,11 +24,6 @@ DRAWN = (
     *(m for m in methods.PAPER if m is not methods.PETRA),
     methods.PAREPROP,
 )  # PipeDream-2BW has the same schedule as delayed gradients
-INTRODUCTION = (
-    f"Each drawing is a recording of a pipeline of J = {STAGES} stages that was run while this page was made, one "
-    "device per stage, pipelined methods in lockstep. Boxes carry the number of their micro-batch and are as wide as "
-    "they are long in the units of Table 1; each begins as early as the messages that it needs allow."
-)
 
 
 def whole(_: Frames) -> Iterator[Shown]:
@@ -60,4 +55,4 @@ def drawn(method: Method, accumulation: int) -> Figure:
     )
 
 
-EXHIBIT = Exhibit("schedules", "Schedules as executed", INTRODUCTION, whole=whole, folded="The same with k = 2")
+EXHIBIT = declare("schedules", whole=whole, stages=STAGES)

@@ -6,7 +6,7 @@ breaks under both, the learning rate is the cause and not the delay.
 
 from collections.abc import Iterator, Mapping
 
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Sentence, Shown, declare
 from reproduce.grids.plans.stability import COMPARED
 from reproduce.presentation import facets
 from reproduce.presentation.compare import CHOSEN, NOT_RUN, SeedSample, means, with_difference
@@ -20,11 +20,6 @@ POINT = ["warmup_epochs", "k", "reference_rate"]  # the last is the rate at 256 
 ROW = ["warmup_epochs", "k", "method"]
 PETRA, EXACT = (method.title for method in COMPARED)
 DIFFERENCE = f"{PETRA} less {EXACT}, points"
-INTRODUCTION = (
-    "Each field is one short training with one seed: what breaks is what the map is for, differences of a few points "
-    "between two fields mean nothing. The learning rate is rate·batch·k/256, as in the paper, whose rate is 0.1. "
-    + RULE
-)
 
 
 def each(run_set: RunSet) -> Iterator[Shown]:
@@ -108,6 +103,4 @@ def stable_rate(by_rate: Mapping[float, SeedSample]) -> Entry:
     return Entry(f"{stable:g} ({limit})" if limit else f"{stable:g}", stable, Role.OURS)
 
 
-EXHIBIT = Exhibit(
-    "stability", "Stability: where training breaks, over k, learning rate and warm-up", INTRODUCTION, each
-)
+EXHIBIT = declare("stability", each, rule=RULE)

@@ -19,7 +19,7 @@ from petra_core.staleness import per_device
 from reproduce.cells import timing
 from reproduce.cells.base import Cell
 from reproduce.cells.kinds import TrainedCell
-from reproduce.exhibits._exhibit import Exhibit, Folded, Sentence, Shown, result
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, result
 from reproduce.exhibits.stability import stable_rate
 from reproduce.grids import recipes
 from reproduce.grids.plans import staleness as plan
@@ -40,19 +40,11 @@ from reproduce.presentation.tables import Field, amount, difference_column, judg
 from reproduce.records.frames import RunSet, settings_key
 from reproduce.text import conjunction
 
-INTRODUCTION = (
-    "Staleness of a stage is the number of micro-batches that enter it between the forward and the backward of one; of "
-    "stage 0 it is d₀. Lockstep has d₀ = 2(J − 1) with J stages, asynchronous 1F1B J − 1 at the same throughput on "
-    "fast links. With one stage on each of P devices J is P, whatever the depth of the network. Backpropagation is the "
-    "point at 0. Methods at one point have the same micro-batches and the same samples per update. PETRA less delayed "
-    "gradients at equal staleness is what reconstruction and current weights cost without the delay. Which comparisons "
-    "were declared before their runs is stated under Primary comparisons."
-)
 EXACT, PETRA, DELAYED = plan.EXACT.name, plan.PETRA.name, plan.DELAYED.name
 OUTCOME = "final_accuracy"
 CURVE = ["network", "k", "epochs"]  # settings of a curve
 POINT = [*CURVE, "staleness", "method"]
-Point = Mapping[str, Any]  # a run, of which only the settings matter
+Point = Mapping[Any, Any]  # a run, of which only the settings matter
 LATENCIES = (0.0, 0.05, 0.1)  # of a message, as fractions of the slowest device's time for a micro-batch
 TAUS = (1, 3, 9)
 NEAR = 0.02  # relative distance from the theoretical border at which stability is tested
@@ -191,7 +183,7 @@ def _tabulate_points(run_set: RunSet, points: Sequence[Point], accuracy: SeedSam
     def of_method(m: Method) -> Field:
         return mean(f"{short_title(m)}, %", lambda point: _sample(accuracy, point, m.name))
 
-    def less(other: str, title: str) -> Field:
+    def compared(other: str, title: str) -> Field:
         return judged_columns("points", lambda point: _gap(accuracy, point, other), group=f"PETRA − {title}")
 
     return table(
@@ -204,8 +196,8 @@ def _tabulate_points(run_set: RunSet, points: Sequence[Point], accuracy: SeedSam
             number("d₀", itemgetter("staleness")),
             words("timing", lambda point: _timing(point["timing"], point["stages"])),
             *map(of_method, (*plan.COMPARED, methods.BACKPROPAGATION)),
-            less(EXACT, "backpropagation"),
-            less(DELAYED, "delayed gradients"),
+            compared(EXACT, "backpropagation"),
+            compared(DELAYED, "delayed gradients"),
             difference_column(
                 "difference", lambda point: _gap(loss, point, EXACT), 4, group="training loss, last epoch"
             ),
@@ -330,7 +322,7 @@ def _rates(run_set: RunSet) -> Table:
     reached = means(runs, OUTCOME, ["method", "timing", "stages", "factor"])
     rows = runs.drop_duplicates(["method", "timing", "stages"]).sort_values("staleness").to_dict("records")
 
-    def at(factor: float) -> Callable[[Mapping[str, Any]], SeedSample]:
+    def at(factor: float) -> Callable[[Point], SeedSample]:
         return lambda row: reached[row["method"], row["timing"], row["stages"], factor]
 
     return table(
@@ -469,16 +461,10 @@ def _timing(name: str, stages: str) -> str:
     return timing.title(name, tuple(map(int, stages.split(","))) if stages else ())
 
 
-def _way(row: Mapping[str, Any]) -> str:
+def _way(row: Point) -> str:
     """Return method and timing of a run."""
     title = short_title(methods.by_name(row["method"]))
     return title if row["method"] == EXACT else f"{title}, {_timing(row['timing'], row['stages'])}"
 
 
-EXHIBIT = Exhibit(
-    "staleness",
-    "Staleness: what it costs, and how much of it your devices need",
-    INTRODUCTION,
-    each,
-    folded="Learning rates, corrections, depth, stability, latency, theory",
-)
+EXHIBIT = declare("staleness", each)

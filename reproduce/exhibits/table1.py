@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from petra_core.methods import Method
 from reproduce.cells.networks import title_of
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
 from reproduce.grids.plans.table1 import ACCUMULATIONS, REFERENCE_DEPTH
 from reproduce.modelling.complexity import FORMULAS, Measured, formulas, read_measured
 from reproduce.presentation import content, facets
@@ -17,13 +17,6 @@ from reproduce.presentation.content import MEGABYTE, MINUS, NARROW_SPACE, Column
 from reproduce.presentation.tables import Field, method, number, table
 from reproduce.records.frames import Frames, RunSet
 
-INTRODUCTION = (
-    "The formulas hold for a network of equal stages, so they are measured on one: a chain of reversible blocks of "
-    "constant width between a stem and a head, executed until the pipeline is full. Activations are the bytes that a "
-    "stage holds between two ticks for micro-batches whose backward is still to come; FG is the full autograd graph of "
-    "one stage. Measured time is of the first inner stage only, over the forward of that stage; the table counts a "
-    "backward as two forwards, and how long it takes depends on kernels and on the size of the stage."
-)
 REFERENCE = {"J": REFERENCE_DEPTH + 2, "k": ACCUMULATIONS[0]}  # fixed while the other one varies
 TABULATED = ACCUMULATIONS[:2]  # k whose measurements are tabulated; all are drawn
 #: Panels: quantity, title, unit.
@@ -146,4 +139,4 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
 
 
-EXHIBIT = Exhibit("table1", "Table 1: complexity per stage", INTRODUCTION, each, whole)
+EXHIBIT = declare("table1", each, whole)

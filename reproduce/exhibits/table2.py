@@ -12,7 +12,7 @@ from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
 from reproduce.cells.networks import title_of
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, PETRA, SWEEPS
 from reproduce.presentation import facets
@@ -28,13 +28,6 @@ from reproduce.text import conjunction
 #: which is not chosen by the test set.
 BEST, LAST = "best_test_accuracy", "test_accuracy"
 TORCHVISION = "_torchvision"  # suffix of models whose accuracy the paper quotes from torchvision
-INTRODUCTION = (
-    "Published: best accuracy after the last drop of the learning rate, CIFAR-10 the mean of 3 runs; the k of each "
-    "PETRA cell is unknown. The paper's baselines average over one batch of 128 (CIFAR-10, ImageNet32) or 256 images "
-    "(ImageNet), PETRA over k micro-batches of 64; the tables by k therefore have backpropagation twice, at the "
-    "paper's batch and at PETRA's effective batch. No stage of a ResNet can be inverted, so that PETRA would be DSP "
-    "there; the paper has no such row."
-)
 #: Heads of columns: PETRA minus backpropagation over as many images per update, and at the paper's batch.
 SAME, FIXED = "to the same batch", "to the fixed batch"
 
@@ -191,4 +184,4 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         )
 
 
-EXHIBIT = Exhibit("table2", "Table 2: top-1 accuracy", INTRODUCTION, each, whole)
+EXHIBIT = declare("table2", each, whole)

@@ -10,7 +10,7 @@ from typing import Any
 
 from petra_core import methods
 from reproduce import published as published_tables
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
 from reproduce.grids.plans.table3 import ACCUMULATION, BATCH
 from reproduce.modelling.buffer_rules import CONSISTENT_RULE, PUBLISHED_RULE
 from reproduce.modelling.held import by_kind, held, with_rules
@@ -20,14 +20,6 @@ from reproduce.presentation.content import GIGABYTE, MEGABYTE, Entry, Finding, R
 from reproduce.presentation.tables import amount, difference, entry, method, published_value, table, words
 from reproduce.records.frames import Frames, RunSet
 
-INTRODUCTION = (
-    "The published table is an estimate by formula: every stage holds its parameters, its BatchNorm statistics, one "
-    "input, and what it buffers once more for every micro-batch of staleness. The published digits follow from the "
-    "networks built here only if inputs are counted in two ways (both streams at non-reversible stages, one elsewhere, "
-    "the images in the stem's buffer only in the first two rows); counted consistently (both streams everywhere, no "
-    "buffer of images), the first rows are larger, and so is the saving. Really held is what the engine counted on "
-    "random images once every buffer was full, each kind of tensors at its largest moment."
-)
 BY_RULE, CONSISTENT, HELD = PUBLISHED_RULE.title, CONSISTENT_RULE.title, "really held, MB"
 
 
@@ -141,4 +133,4 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         )
 
 
-EXHIBIT = Exhibit("table3", "Table 3: memory of the buffers", INTRODUCTION, each, whole)
+EXHIBIT = declare("table3", each, whole)

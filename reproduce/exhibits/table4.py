@@ -9,7 +9,7 @@ from typing import Any
 
 from petra_core import methods
 from reproduce import published
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Sentence, Shown, declare
 from reproduce.exhibits.gradients import count_reconstructing
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.presentation import facets
@@ -22,12 +22,6 @@ from reproduce.records.gradients import kinds_of
 
 FULL, INPUTS, WEIGHTS, PETRA = (
     m.name for m in (methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS, methods.DSP, methods.PETRA)
-)
-INTRODUCTION = (
-    "Accuracy with k = 1 under the four combinations of buffered inputs and buffered weights, for stages that can be "
-    "inverted; the others keep their inputs in every row. The published values (CIFAR-100, RevNet-18, 34 and 50) are "
-    f"unknown. {published.quote('table4')} Reconstruction can cost something only where a stage evaluates its "
-    "residual F at a reconstructed input."
 )
 
 
@@ -79,4 +73,4 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
 
 
-EXHIBIT = Exhibit("table4", "Table 4: buffer ablation", INTRODUCTION, each)
+EXHIBIT = declare("table4", each, quote=published.quote("table4"))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
 from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import DEVICES, arrange
@@ -22,12 +22,6 @@ from reproduce.text import conjunction
 PAPER_BATCH = SETTINGS["paper"][1]
 SPEEDUP = "speedup_over_reversible_backpropagation"
 PARTS = {"forward": "#56b4e9", "backward": "#0072b2", "update": "#e69f00"}
-INTRODUCTION = (
-    "Modelled is what was published, from measured times: the engine's worker of one stage at a time on one device "
-    "(medians of its forward, its backward with what it reconstructs, its update), and runs on J devices simulated "
-    "from them event by event. Devices are taken to be equal and messages to take no time; with perfectly balanced "
-    "stages the speed-up would be J."
-)
 
 
 def largest(frames: Frames) -> RunSet | None:
@@ -158,4 +152,4 @@ def _arrangements(run_set: RunSet) -> Table:
     )
 
 
-EXHIBIT = Exhibit("table5", "Table 5: speed with one device a stage", INTRODUCTION, each, whole)
+EXHIBIT = declare("table5", each, whole)

@@ -11,7 +11,7 @@ from reproduce import published as published_tables
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import MemoryCell
 from reproduce.cells.networks import HELD
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
 from reproduce.modelling.buffer_rules import revnet_sizes
 from reproduce.presentation import facets
 from reproduce.presentation.content import GIGABYTE, MEGABYTE, Finding, Role
@@ -22,11 +22,6 @@ DATASETS = ("imagenet", "cifar10")  # the paper does not name the data set of it
 SHOWN = {kind: kind for kind in HELD if kind not in ("buffers", "stashed_weights")}
 PREDICTED = "predicted, MB"
 FIRST_DOWN = 3  # the first stage that lowers the resolution
-INTRODUCTION = (
-    "RevNet-18 has ten stages: the stem, one residual block a stage, the head. Predicted is what the engine holds "
-    "under PETRA in a full pipeline, each kind of tensors at its largest moment, from shapes only. The inputs that "
-    "buffered stages keep are of the 2(J\N{MINUS SIGN}1\N{MINUS SIGN}j) micro-batches that wait and the one at work."
-)
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
@@ -131,4 +126,4 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
 
 
-EXHIBIT = Exhibit("table6", "Table 6: partition and memory per stage", INTRODUCTION, each, whole)
+EXHIBIT = declare("table6", each, whole)

@@ -11,7 +11,7 @@ from itertools import combinations
 from pandas import DataFrame
 
 from petra_core import methods
-from reproduce.exhibits._exhibit import Exhibit, Sentence, Shown
+from reproduce.exhibits._exhibit import Sentence, Shown, declare
 from reproduce.grids.plans.tradeoff import ACCUMULATION
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import STRATEGIES, Strategy, evaluate_best, find_front
@@ -25,14 +25,6 @@ from reproduce.text import conjunction
 
 DEVICES = (2, 4, 10)
 EXACT = methods.BACKPROPAGATION.name
-INTRODUCTION = (
-    "Accuracy is as trained here; bytes are of the device that holds most, time is for a micro-batch in the steady "
-    "state. Both are simulated event by event from the stages' costs as measured on one device, over links that take "
-    "no time, neighbouring stages sharing a device by the best cut; pipelined methods are in lockstep. A synchronous "
-    "pipeline has the accuracy of backpropagation and empties at every update of k micro-batches. Modelled devices run "
-    "freely, so that what waits for a slow stage is held beside it. Bytes that a run counted in one process are not "
-    "shown: there the stages take turns, and engines of different versions held different numbers of messages."
-)
 SAME = 0.02  # relative difference of two costs up to which they count as equal
 COSTS = {"megabytes": "fullest device, MB", "milliseconds": "a micro-batch, ms"}
 
@@ -140,4 +132,4 @@ def _worth(run_set: RunSet, points: DataFrame, accuracy: SeedSamples) -> Sentenc
     )
 
 
-EXHIBIT = Exhibit("tradeoff", "The trade-off: accuracy, bytes and time", INTRODUCTION, each)
+EXHIBIT = declare("tradeoff", each)

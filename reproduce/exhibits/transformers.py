@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from petra_core import methods
 from reproduce.cells import catalogue, networks
-from reproduce.exhibits._exhibit import Exhibit, Shown, result
+from reproduce.exhibits._exhibit import Shown, declare, result
 from reproduce.presentation import facets
 from reproduce.presentation.compare import differences, list_differences, means, summarize
 from reproduce.presentation.content import Finding
@@ -16,11 +16,6 @@ from reproduce.records.frames import RunSet
 from reproduce.text import conjunction
 
 EXACT, PETRA = methods.BACKPROPAGATION.name, methods.PETRA.name
-INTRODUCTION = (
-    "Transformers of two streams, reversible between embedding and head, trained by AdamW under PETRA and under "
-    "backpropagation with the same seeds, data and learning rates: RevViT on images, RevRoBERTa on text, of which it "
-    "has to find masked bytes."
-)
 
 
 def each(run_set: RunSet) -> Iterator[Shown]:
@@ -81,4 +76,4 @@ def _explain_text(run_set: RunSet) -> str:
     return explanation
 
 
-EXHIBIT = Exhibit("transformers", "Transformers", INTRODUCTION, each)
+EXHIBIT = declare("transformers", each)

@@ -7,8 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple
 
 from reproduce.exhibits import claims
-from reproduce.exhibits._exhibit import Exhibit, section
-from reproduce.exhibits.registry import EXHIBITS
+from reproduce.exhibits._exhibit import Exhibit, all_exhibits, section
 from reproduce.presentation.content import Finding, Role, Section
 from reproduce.records import reading
 from reproduce.records.frames import Frames
@@ -18,6 +17,7 @@ from reproduce.report.headline import Answer, Headline, first_screen
 from reproduce.report.processes import Helpers, Queue
 from reproduce.report.reproducibility import Reproducibility, reproducibility
 
+EXHIBITS = all_exhibits()  # imported with this module, which helpers do while they wait
 FAILED = "This section could not be made"
 NOTICE_SECONDS = 60.0  # how long to wait for a helper process before printing a notice
 #: Exhibits that run the engine or predict memory, which takes torch and its compiler. Only this process draws them,

@@ -12,9 +12,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from reproduce.exhibits._exhibit import section
+from reproduce.exhibits._exhibit import all_exhibits, section
 from reproduce.exhibits.claims import judge
-from reproduce.exhibits.registry import EXHIBITS
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
 from reproduce.presentation.content import Block, Figure, Listing, Section, Table
@@ -30,7 +29,9 @@ HEADLINES = "headlines"
 CLAIMS = "claims"
 #: Exhibits without the provenance of records (machine and time do not matter here), and without schedules and asv's
 #: history, which are not in records.
-SHOWN = tuple(exhibit for exhibit in EXHIBITS if exhibit.key not in ("history", "provenance", "schedules", "cost"))
+SHOWN = tuple(
+    exhibit for exhibit in all_exhibits() if exhibit.key not in ("history", "provenance", "schedules", "cost")
+)
 
 
 def chosen(root: Path) -> Path:
