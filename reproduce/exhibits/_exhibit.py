@@ -1,7 +1,7 @@
 """Define the type of a table, figure or study of the report, and the one function that makes its section.
 
 An exhibit is a declaration. The plan with its key defines the cells that it needs (`reproduce.grids.plans`), and
-`exhibits.toml` its title and introduction. Its functions `whole` and `each` yield its content in order:
+`exhibits.toml` its title, introduction and notes. Its functions `whole` and `each` yield its content in order:
 
     Table, Figure, Listing, str     shown (a str is a paragraph)
     Folded(…)                       shown on demand
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module, resources
+from typing import Any
 
 from reproduce.cells import catalogue
 from reproduce.grids import scales
@@ -80,8 +81,8 @@ class Exhibit:
 
 
 @cache
-def _texts() -> Mapping[str, Mapping[str, str]]:
-    """Read the titles and introductions of all exhibits, in the order of the report."""
+def _texts() -> Mapping[str, Mapping[str, Any]]:
+    """Read the titles, introductions and notes of all exhibits, in the order of the report."""
     return tomllib.loads((resources.files("reproduce.exhibits") / "exhibits.toml").read_text(encoding="utf-8"))
 
 
@@ -94,7 +95,12 @@ def declare(
     """Return the exhibit with the texts that `exhibits.toml` has for its key; `values` stand in its introduction."""
     texts = _texts()[key]
     introduction = texts.get("introduction", "").format(**values)
-    return Exhibit(key, each=each, whole=whole, **{**texts, "introduction": introduction})
+    return Exhibit(key, texts["title"], introduction, each, whole, texts.get("folded", "More"))
+
+
+def notes(key: str, table: str, **values: object) -> list[str]:
+    """Return the remarks below a table that `exhibits.toml` has for an exhibit; `values` stand in them."""
+    return [note.format(**values) for note in _texts()[key]["notes"][table]]
 
 
 @cache

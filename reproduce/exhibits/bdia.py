@@ -11,7 +11,7 @@ from pandas import DataFrame, concat
 
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets
 from reproduce.grids.plans.bdia import BDIA, BY_SETTINGS, CONTESTANTS, REVVIT, VIT, TransformerContestant
 from reproduce.presentation import facets
 from reproduce.presentation.compare import format_difference, means
@@ -50,12 +50,7 @@ def _compare_published(papers: Iterable[RunSet], arithmetic: str) -> Table:
             mean("ours", lambda key: ours[key]),
             judged_columns("difference", lambda key: compare_with_published(ours[key], stated[key].number("value"))),
         ],
-        notes=[
-            "Published with SET-Adam and a cosine; ours with AdamW and two drops, without dropout. What steps of ± 1/4 "
-            "and ± 0.6 reached, standard deviations and hardware are unknown.",
-            "Ours have plain attention and the mean of all tokens; a class token, shifted patches and masked attention "
-            "with a learned temperature are in code of others that reaches ViT's accuracy.",
-        ],
+        notes=notes("bdia", "accuracy"),
     )
 
 
@@ -79,10 +74,7 @@ def _held(frames: Frames) -> Table:
             amount("side bits", lambda row: side_bits.get(row["network"]), 2, without="not run"),
             amount("their share, %", lambda row: shares.get(row["network"]), 2, without="not run"),
         ],
-        notes=[
-            "The allocator's peak and not a prediction: it includes the temporaries of operations. How the published "
-            "numbers were measured is unknown."
-        ],
+        notes=notes("bdia", "memory"),
     )
 
 

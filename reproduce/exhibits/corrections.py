@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from petra_core import methods
 from reproduce.cells.kinds import ReconstructionCell
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, result
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, result
 from reproduce.exhibits.reconstruction import TRAINING, errors_at_bottom
 from reproduce.grids.plans.corrections import MITIGATIONS, NOTHING, trials
 from reproduce.presentation import compare, facets
@@ -130,11 +130,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             amount("relative", partial(_share, kept), 2, group="held, all stages", without="not run"),
             error("error, bottom", lambda place: errors[place] if place in followed else None, group="reconstructed"),
         ],
-        notes=(
-            "Bytes are the largest of each stage, summed up: old weights, averages and the optimizer's state included; "
-            "relative: to the method without a mitigation. They are as the engine of each run counted them; since "
-            "version 0.2 the engine holds one message more per pair of stages in lockstep.",
-        ),
+        notes=notes("corrections", "recipe"),
     )
     if best:
         yield table(
@@ -151,11 +147,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
                 *_differences(gaps_at_best),
                 amount("held, relative", partial(_share, kept_at_best), 2, without="not run"),
             ],
-            notes=(
-                "Rates are times the recipe's; a star: not all that are planned have been run. Where the lowest or the "
-                "highest of them was best, a better one may lie beyond; a small lead is a choice by chance, also of "
-                "the method without a mitigation.",
-            ),
+            notes=notes("corrections", "rates"),
         )
     if any(sample.values for sample in after.values()):
         lasting = run_set.describe(all_runs[all_runs["epochs"] > shortest], length=False, rate=False)

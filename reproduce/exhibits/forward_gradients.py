@@ -8,7 +8,7 @@ from typing import Any
 from petra_core import methods
 from reproduce import published
 from reproduce.cells.kinds import FORWARD_GRADIENT
-from reproduce.exhibits._exhibit import Shown, declare, result
+from reproduce.exhibits._exhibit import Shown, declare, notes, result
 from reproduce.forward_gradients.settings import AXES, ForwardGradient, Guess
 from reproduce.grids.plans.forward_gradients import NOISE
 from reproduce.presentation import facets, plots, statements
@@ -104,16 +104,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             words("%", lambda place: _find_published(place)[0], group="published"),
             words("of", lambda place: _find_published(place)[1], group="published"),
         ],
-        notes=[
-            f"A step: the allocator's peak and the time over those of backpropagation, at the paper's width with its "
-            f"auxiliary CNNs, whatever the row's (benchmark “{BENCHMARK}”). Backpropagation is of the network in "
-            "blocks, for PETRA too, which has the reversible one.",
-            "The learning rate is the recipe's for all, though projected on a guess a step is shorter by the cosine. "
-            "The last block is trained by backpropagation in every row, under noise too.",
-            "Published values are of other networks: they compare orders, not rows. Ren et al. 2023 (read): LocalMixer "
-            "M/8/16, 100 less the test error. LocalFG (second-hand): a third party's program with 16 blocks, one "
-            "coefficient for all layers and the whole batch, effectively unnormalised.",
-        ],
+        notes=notes("forward_gradients", "guesses", benchmark=BENCHMARK),
     )
 
 

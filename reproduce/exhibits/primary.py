@@ -17,7 +17,7 @@ from pandas import DataFrame
 from reproduce.cells.base import CellError
 from reproduce.cells.kinds import from_dict
 from reproduce.cells.networks import title_of
-from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, notes
 from reproduce.presentation.compare import DONE, NOT_RUN, Difference, SeedSample, format_difference, means
 from reproduce.presentation.content import Entry, Finding, Role, Table, missing
 from reproduce.presentation.statistics import MARGIN_POINTS, holm, p_value
@@ -145,10 +145,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             ),
             difference_column("training loss", lambda comparison: comparison.loss, 4),
         ],
-        notes=[
-            f"In brackets the runs of each side. Equal: the interval lies within ± {MARGIN_POINTS:g} points. The "
-            "intervals are of 95 % each; only p is corrected."
-        ],
+        notes=notes("primary", "comparisons", margin=MARGIN_POINTS),
     )
     if mixed := [comparison for comparison in made if comparison.accuracy.mixed]:
         titles = "; ".join(comparison.title for comparison in mixed)

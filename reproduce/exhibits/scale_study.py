@@ -11,7 +11,7 @@ from pandas import DataFrame
 from petra_core import methods
 from petra_core.prediction.simulation import INSTANT, Cost, Link, merge_costs
 from petra_core.staleness import lockstep
-from reproduce.exhibits._exhibit import Sentence, Shown, declare
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes
 from reproduce.exhibits.table5 import largest
 from reproduce.modelling.full_speed import period
 from reproduce.modelling.network import read_timed_networks
@@ -91,16 +91,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             amount("peak memory, MB", lambda way: way["peak"] / MEGABYTE, 0, hint="of the device that holds most"),
             amount("staleness", lambda way: way["staleness"], 0, hint="micro-batches, at device 0"),
         ],
-        notes=[
-            "Efficiency: speed over that of one device which keeps its graphs, divided by P; PETRA evaluates every "
-            "function twice and cannot reach 100 %. Interleaving and data parallelism take a multiple of P "
-            "micro-batches. A batch of 4P micro-batches needs another learning rate.",
-            "Asynchronous 1F1B has half the staleness of lockstep (the paper's counting), and is how PipeDream runs. A "
-            "rival without staleness is synchronous.",
-            "Peak memory: of PETRA and PipeDream every kind of tensors at its largest moment, summed up, which is "
-            "more than they hold at any one; of the others the most at one moment.",
-            timing,
-        ],
+        notes=[*notes("scale_study", "rivals"), timing],
     )
 
     def seconds(costs: Sequence[Cost], link: Link) -> float:

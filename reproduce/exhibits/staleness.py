@@ -19,22 +19,14 @@ from petra_core.staleness import per_device
 from reproduce.cells import timing
 from reproduce.cells.base import Cell
 from reproduce.cells.kinds import TrainedCell
-from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, result
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, notes, result
 from reproduce.exhibits.stability import stable_rate
 from reproduce.grids import recipes
 from reproduce.grids.plans import staleness as plan
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import PIPELINES, Outcome, Sharing, Strategy, evaluate, evaluate_best, run_full
-from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import (
-    DONE,
-    Difference,
-    SeedSample,
-    SeedSamples,
-    format_difference,
-    list_differences,
-    means,
-)
+from reproduce.presentation import compare, facets, plots
+from reproduce.presentation.compare import DONE, Difference, SeedSample, SeedSamples, means
 from reproduce.presentation.content import MEGABYTE, TIMES, Entry, Figure, Table, short_title
 from reproduce.presentation.tables import Field, amount, difference_column, judged_columns, mean, number, table, words
 from reproduce.records.frames import RunSet, settings_key
@@ -118,7 +110,7 @@ def _sentences(run_set: RunSet, points: Sequence[Point], accuracy: SeedSamples) 
         {f"at staleness {point['staleness']}": _gap(accuracy, point, other) for point in first}
         for other in (EXACT, DELAYED)
     )
-    known = list_differences(lost, trailing=True)
+    known = compare.list_differences(lost, trailing=True)
     absent = [f"{point['staleness']}" for point, gap in zip(first, lost.values(), strict=True) if not gap.estimate]
     rest = f" A staleness of {conjunction(absent)} has not been run yet." * bool(absent)
     yield result(
@@ -127,7 +119,7 @@ def _sentences(run_set: RunSet, points: Sequence[Point], accuracy: SeedSamples) 
         f"What staleness costs PETRA has not been run yet ({setting}).",
         finding=True,
     )
-    known = list_differences(reconstruction)
+    known = compare.list_differences(reconstruction)
     yield result(
         known,
         f"Reconstruction and current weights change the accuracy of delayed gradients by {conjunction(known)}, "
@@ -271,7 +263,7 @@ def _describe(used: Used) -> str:
     """Return speed and loss of a way in words: "4.2 times as fast with a loss of 4.4 ± 1.2 points"."""
     gap = used.accuracy - used.exact
     speed = f"{used.speed:.1f} times as fast" if used.speed else "without timed stages"
-    lost = format_difference(gap, trailing=True, unit="points") if gap.estimate else ""
+    lost = compare.format_difference(gap, trailing=True, unit="points") if gap.estimate else ""
     return f"{speed} {f'with a loss of {lost}' if lost else 'and not trained yet'}"
 
 
@@ -295,18 +287,7 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
             amount("fullest device, MB", lambda row: row.megabytes, 1, group="modelled", without="not run"),
             amount("speed, one device = 1", lambda row: row.speed, 2, group="modelled", without="not run"),
         ],
-        notes=[
-            "GPipe and synchronous 1F1B have the accuracy of backpropagation with the same samples per update, and "
-            "empty at each. One device: backpropagation. Throughput measured with two processes stands under "
-            "Benchmarks.",
-            "A row with one run has no interval, so small differences between such rows say nothing. The cuts by "
-            "costs are not those of the curve's points with as many stages.",
-            "PETRA, DSP and checkpointing evaluate each function again for the backward, about 4 units of work in "
-            "place of 3; what they save is memory.",
-            "PipeDream-2BW delays every stage, the head too, by one update of k micro-batches. It has the rate and "
-            "the warm-up of the other methods here, which need not suit it.",
-            *machines,
-        ],
+        notes=[*notes("staleness", "devices"), *machines],
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from petra_core.methods import Method
 from reproduce.cells.networks import title_of
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets
 from reproduce.grids.plans.table1 import ACCUMULATIONS, REFERENCE_DEPTH
 from reproduce.modelling.complexity import FORMULAS, Measured, formulas, read_measured
 from reproduce.presentation import content, facets
@@ -53,14 +53,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             _beside("FLOPs", "flops", measured=_flops),
             _beside("time per batch", "time", executed=_value("executed"), measured=_value("time", 1)),
         ],
-        notes=(
-            "Stashed: in addition to the current weights, which are the formula's 1; copies are whole, "
-            f"⌈2(J{MINUS}j)/k⌉. Communication in activations of one stream: the formula's 1 is for a network with one, "
-            "this has two, so that 2 go up and 2 gradients come down, or 4 with inputs for reconstruction.",
-            "Time in forwards of one stage. Executed: by the schedule; the head reconstructs nothing, so that "
-            f"reversible backpropagation executes 4J {MINUS} 1. Measured: J times forward and backward where one "
-            "micro-batch passes at a time, else the slower of the two, since Table 1 has a worker for each.",
-        ),
+        notes=notes("table1", "formulas"),
     )
     if measured:
         compared = [m for m in measured if m.method in formulas()]

@@ -12,7 +12,7 @@ from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
 from reproduce.cells.networks import title_of
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, PETRA, SWEEPS
 from reproduce.presentation import facets
@@ -80,13 +80,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
                     "difference", lambda line: compare_with_published(line[2], line[0].number("top1_percent"))
                 ),
             ],
-            notes=[
-                "Ours: best epoch after the last drop; backpropagation at the paper's batch, PETRA at the best of the "
-                "k that have been run, as the paper chose: a choice by test accuracy, which flatters both. The "
-                "spread of the published values is unknown.",
-                "Agree: the published value lies in the 95 % interval of our mean, or the whole interval within the "
-                "margin around it. Open: a single run has no interval.",
-            ],
+            notes=notes("table2", "published"),
         )
         if gaps:
             listed = conjunction([with_sign(gap, 2) for gap in gaps.values()])

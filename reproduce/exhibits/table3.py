@@ -10,7 +10,7 @@ from typing import Any
 
 from petra_core import methods
 from reproduce import published as published_tables
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets
 from reproduce.grids.plans.table3 import ACCUMULATION, BATCH
 from reproduce.modelling.buffer_rules import CONSISTENT_RULE, PUBLISHED_RULE
 from reproduce.modelling.held import by_kind, held, with_rules
@@ -114,15 +114,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             amount("saving, %", lambda run: run.held_saved, 1, group=HELD, hint="against delayed gradients"),
             difference("less predicted", lambda run: run.held - run.predicted, 1, group=HELD, exact=True),
         ],
-        notes=(
-            "Held and predicted are of the engine that made the record; Table 6 states what the present one holds.",
-            "The difference to the published rule is what the engine does otherwise: the stem keeps its images under "
-            "every method, a reversible stage that reconstructs its input keeps none (it waits as a message), the head "
-            "keeps both streams, and BatchNorm has a counter of batches. Delayed gradients keep whole graphs, of which "
-            "the rule counts the inputs.",
-            "All: each kind of tensors at its largest moment, an upper sum. At one moment: of each stage the most "
-            "of all kinds together. Process: what the system says, which knows nothing of tensors; with temporaries.",
-        ),
+        notes=notes("table3", "held"),
     )
     pairs = runs[runs["method"] == methods.PETRA.name].dropna(subset=["held_saved"])
     for run in pairs.nlargest(1, "held").to_dict("records"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets
 from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import DEVICES, arrange
@@ -145,10 +145,7 @@ def _arrangements(run_set: RunSet) -> Table:
             amount("idle, %", lambda way: 100 * way.idle, 1, hint="mean over the devices"),
             amount("peak memory, MB", lambda way: way.outcome.peak / MEGABYTE, 0, hint="of the device that holds most"),
         ],
-        notes=[
-            "Balanced: the cut that makes the slowest device fastest; merged: the stages of a device as one. In "
-            "lockstep, which has twice the staleness of asynchronous 1F1B, unless stated."
-        ],
+        notes=notes("table5", "arrangements"),
     )
 
 
