@@ -313,7 +313,7 @@ def _rates(run_set: RunSet) -> Table:
         fields=[
             number("d₀", lambda row: row["staleness"]),
             words("way", _way),
-            *(mean(f"{TIMES} {factor:g}, %", at(factor)) for factor in sorted((1.0, *plan.RATES, *plan.WIDE_RATES))),
+            *(mean(f"{TIMES} {factor:g}, %", at(factor)) for factor in sorted((1.0, *plan.SWEPT))),
         ],
     )
 

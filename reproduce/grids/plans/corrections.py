@@ -47,54 +47,46 @@ def _settings_of(correction: type[delay.Correction]) -> dict[str, Any]:
     return {"correction": correction.name, "correction_value": correction.default}
 
 
-NOTHING = Mitigation("nothing")
+NOTHING, NADAM = Mitigation("nothing"), "NAdam (momentum 0.99)"
 MITIGATIONS = (
     NOTHING,
     Mitigation("predicted weights", {"forward_weights": "predicted"}),
     Mitigation("linear prediction", {"forward_weights": "predicted_linear"}),
     *(Mitigation(correction.title.lower(), _settings_of(correction)) for correction in delay.CORRECTIONS.values()),
-    Mitigation("NAdam (momentum 0.99)", {"optimizer": "nadam", "momentum": 0.99}, rates=(1.0, 4.0, 16.0, 64.0)),
+    Mitigation(NADAM, {"optimizer": "nadam", "momentum": 0.99}, rates=(1.0, 4.0, 16.0, 64.0)),
 )
 NETWORKS = {"small": ("revnet18", "chain16")}
 KS = (1, 4)
-#: Rates other than the recipe's that were best with seed 0, by (network, k, method, title of the mitigation). They are
-#: planned for the other seeds too, so that the choice is confirmed on seeds that had no part in it.
-CHOSEN: dict[tuple[str, int, str, str], float] = {
-    ("revnet18", 1, "BACKPROPAGATION", "nothing"): 4.0,
-    ("revnet18", 1, "BACKPROPAGATION", "NAdam (momentum 0.99)"): 64.0,
-    ("revnet18", 1, "PETRA", "nothing"): 0.25,
-    ("revnet18", 1, "PETRA", "spike compensation"): 0.25,
-    ("revnet18", 1, "PETRA", "delay compensation"): 0.25,
-    ("revnet18", 1, "PETRA", "NAdam (momentum 0.99)"): 16.0,
-    ("revnet18", 4, "BACKPROPAGATION", "nothing"): 4.0,
-    ("revnet18", 4, "BACKPROPAGATION", "NAdam (momentum 0.99)"): 64.0,
-    ("revnet18", 4, "PETRA", "averaged weights"): 0.25,
-    ("revnet18", 4, "PETRA", "NAdam (momentum 0.99)"): 16.0,
-    ("chain16", 1, "BACKPROPAGATION", "NAdam (momentum 0.99)"): 64.0,
-    ("chain16", 1, "PETRA", "nothing"): 0.25,
-    ("chain16", 1, "PETRA", "predicted weights"): 0.25,
-    ("chain16", 1, "PETRA", "linear prediction"): 4.0,
-    ("chain16", 1, "PETRA", "rate by delay"): 0.25,
-    ("chain16", 1, "PETRA", "averaged weights"): 0.25,
-    ("chain16", 1, "PETRA", "spike compensation"): 0.25,
-    ("chain16", 1, "PETRA", "delay compensation"): 4.0,
-    ("chain16", 1, "PETRA", "NAdam (momentum 0.99)"): 4.0,
-    ("chain16", 4, "BACKPROPAGATION", "NAdam (momentum 0.99)"): 64.0,
-    ("chain16", 4, "PETRA", "nothing"): 0.25,
-    ("chain16", 4, "PETRA", "predicted weights"): 0.25,
-    ("chain16", 4, "PETRA", "linear prediction"): 0.25,
-    ("chain16", 4, "PETRA", "rate by delay"): 0.25,
-    ("chain16", 4, "PETRA", "averaged weights"): 0.25,
-    ("chain16", 4, "PETRA", "gap-aware"): 0.25,
-    ("chain16", 4, "PETRA", "spike compensation"): 0.25,
-    ("chain16", 4, "PETRA", "delay compensation"): 0.25,
-    ("chain16", 4, "PETRA", "NAdam (momentum 0.99)"): 4.0,
+#: Rates other than the recipe's that were best with seed 0, by (network, k, method) with the titles of the mitigations.
+_BEST: dict[tuple[str, int, str], dict[float, tuple[str, ...]]] = {
+    ("revnet18", 1, "BACKPROPAGATION"): {4.0: ("nothing",), 64.0: (NADAM,)},
+    ("revnet18", 1, "PETRA"): {0.25: ("nothing", "spike compensation", "delay compensation"), 16.0: (NADAM,)},
+    ("revnet18", 4, "BACKPROPAGATION"): {4.0: ("nothing",), 64.0: (NADAM,)},
+    ("revnet18", 4, "PETRA"): {0.25: ("averaged weights",), 16.0: (NADAM,)},
+    ("chain16", 1, "BACKPROPAGATION"): {64.0: (NADAM,)},
+    ("chain16", 1, "PETRA"): {
+        0.25: ("nothing", "predicted weights", "rate by delay", "averaged weights", "spike compensation"),
+        4.0: ("linear prediction", "delay compensation", NADAM),
+    },
+    ("chain16", 4, "BACKPROPAGATION"): {64.0: (NADAM,)},
+    ("chain16", 4, "PETRA"): {
+        0.25: (
+            *("nothing", "predicted weights", "linear prediction", "rate by delay"),
+            *("averaged weights", "gap-aware", "spike compensation", "delay compensation"),
+        ),
+        4.0: (NADAM,),
+    },
+}
+#: The same rates by (network, k, method, title of the mitigation). They are planned for the other seeds too, so that
+#: the choice is confirmed on seeds that had no part in it.
+CHOSEN = {
+    (*place, title): rate for place, by_rate in _BEST.items() for rate, titles in by_rate.items() for title in titles
 }
 #: Titles of the mitigations that are also trained for longer, by epochs, on the network of the study of length at
 #: k = 1: those that gained most there after fewer epochs.
 LONGER: dict[int, tuple[str, ...]] = {
-    9: ("predicted weights", "averaged weights", "NAdam (momentum 0.99)"),
-    27: ("predicted weights", "NAdam (momentum 0.99)"),
+    9: ("predicted weights", "averaged weights", NADAM),
+    27: ("predicted weights", NADAM),
 }
 
 

@@ -57,10 +57,13 @@ POINTS: dict[str, tuple[Point, ...]] = {
 #: with a pipeline that drains or keeps one older version of the weights.
 DEVICES: dict[int, tuple[Stages, int]] = {2: ((3, 7), 4), 4: ((2, 2, 2, 4), 4), 10: ((), 16)}
 RIVALS = (PETRA, DELAYED, DSP, methods.PIPEDREAM_2BW)
-RATES = (0.5, 2.0)  # multiples of the recipe's rate, which the curve has
-WIDE_RATES = (0.25, 4.0)  # multiples of it at the ends of the curve, shared with the study of corrections
+_ON_CURVE = tuple((PETRA, point) for point in POINTS[NETWORK])
+_AT_ENDS = ((PETRA, PAPER), (PETRA, FREE))
+#: Points to try at other learning rates, by the multiple of the recipe's rate. The widest are shared with the study of
+#: corrections.
+SWEPT = {0.5: _ON_CURVE, 2.0: _ON_CURVE, 0.25: _AT_ENDS, 4.0: _AT_ENDS}
 #: Mitigations of delay to combine with less staleness, and the learning rates to try, as multiples of the recipe's.
-MITIGATIONS: dict[str, tuple[float, ...]] = {"predicted weights": (1.0,), "NAdam (momentum 0.99)": (16.0, 4.0, 64.0)}
+MITIGATIONS: dict[str, tuple[float, ...]] = {"predicted weights": (1.0,), corrections.NADAM: (16.0, 4.0, 64.0)}
 DEEP = 48  # blocks of the chain of 50 stages
 DEEP_POINTS = (FREE, Point(ONE_F_ONE_B, (13, 12, 12, 13)), Point(ONE_F_ONE_B, (5,) * 10))
 MAP_POINTS = (FREE, Point(ONE_F_ONE_B, (3, 2, 2, 3)))
@@ -161,14 +164,10 @@ def networks() -> Iterator[Cell]:
 
 
 def swept() -> Iterator[Cell]:
-    """Yield other learning rates at every point of the curve, k = 1: the best rate may depend on the staleness."""
+    """Yield other learning rates, k = 1: the best rate may depend on the staleness."""
     for seed in recipes.seeds("small"):
-        for rate in RATES:
-            for method, point in ((EXACT, PAPER), *((PETRA, point) for point in POINTS[NETWORK])):
-                usual = recipes.settings("small", NETWORK, method)
-                yield plan_cell(method, point, 1, seed, learning_rate=usual["learning_rate"] * rate)
-        for rate in WIDE_RATES:
-            for method, point in ((EXACT, PAPER), (PETRA, PAPER), (PETRA, FREE)):
+        for rate, points in SWEPT.items():
+            for method, point in ((EXACT, PAPER), *points):
                 usual = recipes.settings("small", NETWORK, method)
                 yield plan_cell(method, point, 1, seed, learning_rate=usual["learning_rate"] * rate)
 
@@ -192,10 +191,7 @@ def longer() -> Iterator[Cell]:
     """Yield RevNet-18 for 27 epochs with six seeds, then the chain of 16 with three."""
     lasting = length.lasting("small", length.AGAINST[0])
     for seed in SEEDS:
-        for method, point in (
-            *((EXACT, PAPER), (PETRA, PAPER), (PETRA, FREE), (PETRA, FOUR)),
-            *((DELAYED, FREE), (DELAYED, FOUR), (DELAYED, PAPER)),
-        ):
+        for method, point in (*_ENDS, (DELAYED, FREE), (DELAYED, FOUR), (DELAYED, PAPER)):
             yield plan_cell(method, point, 1, seed, **lasting)
     for seed in recipes.seeds("small"):
         yield plan_cell(EXACT, PAPER, 1, seed, CHAIN, **lasting)

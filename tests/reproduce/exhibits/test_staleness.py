@@ -77,7 +77,7 @@ def test_compared_cells_have_same_samples_and_rate() -> None:
         assert len({(cell.batch_size, cell.learning_rate, cell.epochs) for cell in of_k}) == 1
     swept = [cell for cell in plan.swept() if isinstance(cell, TrainedCell)]
     factors = {round(cell.learning_rate / cells[0].learning_rate, 6) for cell in swept}
-    assert factors == {*plan.RATES, *plan.WIDE_RATES}
+    assert factors == set(plan.SWEPT)
 
 
 def test_declared_comparisons_are_planned_first() -> None:
