@@ -83,7 +83,12 @@ def first_screen(frames: Frames) -> tuple[list[Answer], list[Headline]]:
     The answers: whether PETRA is as good as backpropagation, what it saves, and when it is worth using. The pictures:
     accuracy against staleness, bytes by method, speed against the number of devices.
     """
-    answers, headlines = [*_as_good(frames)], [*_accuracy(frames)]
+    answers: list[Answer] = []
+    headlines: list[Headline] = []
+    of_length = run_sets(frames, length.EXHIBIT.key)
+    for run_set in [run_set for run_set in of_length if run_set.scale == SCALE and run_set.begun][:1]:
+        answers += _as_good(frames, run_set)
+        headlines += _accuracy(frames, run_set)
     if (network := _find_timed(frames)) is not None:
         held, speeds = _held(network), _speeds(network)
         answers += [_saves(network, held), _worth(frames, speeds)]
@@ -91,18 +96,15 @@ def first_screen(frames: Frames) -> tuple[list[Answer], list[Headline]]:
     return answers, headlines
 
 
-def _run_set(frames: Frames) -> RunSet | None:
-    return next(
-        (run_set for run_set in run_sets(frames, length.EXHIBIT.key) if run_set.scale == SCALE and run_set.begun), None
-    )
+def _certain(gaps: Mapping[int, Difference]) -> Mapping[int, Difference]:
+    """Return the differences that have an interval, or all of them if none has one."""
+    return {at: gap for at, gap in gaps.items() if gap.estimate and gap.estimate.half_width is not None} or gaps
 
 
 # --- is it as good?
 
 
-def _as_good(frames: Frames) -> Iterator[Answer]:
-    if (run_set := _run_set(frames)) is None:
-        return
+def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
     known = {
         epochs: gap
         for (variant, epochs), gap in length.gaps(run_set, "final_accuracy").items()
@@ -110,7 +112,6 @@ def _as_good(frames: Frames) -> Iterator[Answer]:
     }
     if not known:
         return
-    certain = {epochs: gap for epochs, gap in known.items() if gap.estimate and gap.estimate.low is not None}
     listed = [f"{format_difference(gap, trailing=True)} after {epochs}" for epochs, gap in known.items()]
     cell = run_set.example
     width = f" at 1/{PAPER_WIDTH // cell.width} of the paper's width" * (cell.width < PAPER_WIDTH)
@@ -120,7 +121,7 @@ def _as_good(frames: Frames) -> Iterator[Answer]:
         f"points of test accuracy over the last epochs. {_state_published_gaps()} {_reconstruction(frames, run_set)} "
         f"{_at_paper_scale(frames)}"
     )
-    yield Answer(_title(certain or known, max(known)), " ".join(text.split()), "length")
+    yield Answer(_title(_certain(known), max(known)), " ".join(text.split()), "length")
 
 
 def _title(gaps: Mapping[int, Difference], longest: int) -> str:
@@ -213,17 +214,21 @@ def _at_paper_scale(frames: Frames) -> str:
     done = [row for run_set in papers for row in run_set.done.to_dict("records")]
     if not done:
         return f"None of the {planned} runs that Table 2 needs at the paper's size has been made yet."
-    stated = {
-        (row["dataset"], row["model"], methods.by_name(row["method"]).name): row["top1_percent"]
+    if len(done) > 1:
+        return f"{len(done)} of the {planned} runs of Table 2 at the paper's size are finished."
+    (only,) = done
+    method = methods.by_name(only["method"])
+    compared = "".join(
+        f" (published: {row['top1_percent']} %)"
         for row in published.read("table2_accuracy")
-    }
-    first = done[0]
-    theirs = stated.get((first["dataset"], first["model"], first["method"]))
-    compared = f" (published: {theirs} %)" * bool(theirs)
-    name = methods.by_name(first["method"]).title
-    ours = f"{name} on {first['network'].partition(',')[0]} reached {first[BEST]:.2f} %{compared} as its best epoch"
-    amount = f"{len(done)} of the {planned} runs of Table 2 at the paper's size {'is' if len(done) == 1 else 'are'}"
-    return f"{amount} finished: {ours}, a single run that decides nothing." if len(done) == 1 else f"{amount} finished."
+        if (row["dataset"], row["model"]) == (only["dataset"], only["model"])
+        and methods.by_name(row["method"]) is method
+    )
+    return (
+        f"1 of the {planned} runs of Table 2 at the paper's size is finished: {method.title} on "
+        f"{only['network'].partition(',')[0]} reached {only[BEST]:.2f} %{compared} as its best epoch, a single run "
+        "that decides nothing."
+    )
 
 
 # --- what does it save?
@@ -333,13 +338,11 @@ def _worth(frames: Frames, speeds: Speeds) -> Answer:
     ahead = {k: min(takewhile(partial(faster, k), reversed(several)), default=0) for k in SPEED_K}
     wins = [f"k = {k} from {count(least, 'device')} on" for k, least in ahead.items() if least]
     loses = [f"k = {k}" for k, least in ahead.items() if not least]
-    wins_text = (
+    won = (
         f"PETRA is at least {100 * (FASTER - 1):.0f} % faster than synchronous 1F1B, which empties at every update, at "
         f"{conjunction(wins)}."
-        if wins
-        else ""
     )
-    lost = f"At {conjunction(loses)} it is not, on up to {most} devices." if loses else ""
+    lost = f"At {conjunction(loses)} it is not, on up to {most} devices."
     few = max(SPEED_K)
     plain, apart, merged, checkpointed = (
         {devices: speeds[way, few, devices] for devices in several} for way in (PIPELINE, OURS, MERGED, CHECKPOINTED)
@@ -348,8 +351,6 @@ def _worth(frames: Frames, speeds: Speeds) -> Answer:
     better = (
         f"If PETRA keeps its stages apart, as in lockstep with the paper's stages, 1F1B is smaller, faster and exact "
         f"with {conjunction([str(devices) for devices in beaten])} devices at k = {few}."
-        if beaten
-        else ""
     )
     merging = ""
     if beaten and all(merged[devices].bytes <= plain[devices].bytes for devices in beaten):
@@ -361,7 +362,6 @@ def _worth(frames: Frames, speeds: Speeds) -> Answer:
             f"With the stages of a device merged into one, which also shortens the delays, PETRA holds {sizes} MB on "
             f"the fullest device, 1F1B {theirs} MB, and 1F1B with checkpointing {again} MB."
         )
-    measured = _state_measured_speeds(frames)
     title = (
         "In the model it is faster only where few micro-batches make an update."
         if wins and loses
@@ -369,8 +369,9 @@ def _worth(frames: Frames, speeds: Speeds) -> Answer:
         if wins
         else "A synchronous pipeline is as fast, and exact."
     )
-    text = f"This is modelled from the measured costs of the stages. {wins_text} {lost} {better} {merging} {measured}"
-    return Answer(title, " ".join(text.split()), "tradeoff")
+    parts = [won * bool(wins), lost * bool(loses), better * bool(beaten), merging, _state_measured_speeds(frames)]
+    text = " ".join(["This is modelled from the measured costs of the stages.", *filter(None, parts)])
+    return Answer(title, text, "tradeoff")
 
 
 def _state_measured_speeds(frames: Frames) -> str:
@@ -397,10 +398,8 @@ def _state_measured_speeds(frames: Frames) -> str:
 # --- pictures
 
 
-def _accuracy(frames: Frames) -> Iterator[Headline]:
+def _accuracy(frames: Frames, run_set: RunSet) -> Iterator[Headline]:
     """Draw accuracy against the staleness of the first stage, and mark what has not been run."""
-    if (run_set := _run_set(frames)) is None:
-        return
     runs = _of_staleness(frames, run_set)
     if runs.empty:
         return
@@ -468,18 +467,13 @@ def _of_lengths(runs: DataFrame, named: Mapping[int, str]) -> str:
         return reached[PETRA, epochs, staleness] - reached[BACKPROPAGATION, epochs, 0]
 
     lengths = sorted({int(epochs) for _, epochs, _ in reached})
-    gaps = {epochs: at_most for epochs in lengths if (at_most := gap(epochs, most)).estimate}
-    known = {
-        epochs: gap_at for epochs, gap_at in gaps.items() if gap_at.estimate and gap_at.estimate.low is not None
-    } or gaps
+    known = _certain({epochs: at_most for epochs in lengths if (at_most := gap(epochs, most)).estimate})
     if not known:
         return "PETRA and backpropagation have not both been trained yet."
     longest, shortest = max(known), min(known)
-    between = [at for at in sorted(named, reverse=True) if 0 < at < most]
-    smaller = {
-        at: gap_at for at in between if (known_at := (gap_at := gap(shortest, at)).estimate) and known_at.half_width
-    }
-    first = {most: gaps[shortest], **smaller}
+    smaller = {at: gap(shortest, at) for at in sorted(named, reverse=True) if 0 < at < most}
+    first = {most: known[shortest]}
+    first |= {at: gap_at for at, gap_at in smaller.items() if gap_at.estimate and gap_at.estimate.half_width}
     trails = conjunction([format_difference(gap_at, trailing=True) for gap_at in first.values()])
     sentence = (
         f"After {shortest} epochs PETRA trails backpropagation by {trails} points at a staleness of "
@@ -503,7 +497,6 @@ def _lengths(runs: DataFrame, named: Mapping[int, str], absent: Sequence[int]) -
             for x, known in points:
                 bar = [[known.half_width or 0.0]]
                 panel.axes.errorbar([x], [known.mean], yerr=bar, fmt=look.marker, color=look.colour, markersize=4.5)
-            for x, known in points:
                 if method == BACKPROPAGATION or (method == PETRA and round(x) == max(named)):
                     side, beside = ("left", 6) if method == BACKPROPAGATION else ("right", -6)
                     style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "ha": side}

@@ -11,7 +11,7 @@ from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records import benchmarks
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
-from reproduce.report.headline import Answer, _accuracy, _as_good, _state_measured_speeds, _title, first_screen
+from reproduce.report.headline import Answer, _state_measured_speeds, _title, first_screen
 from tests import fake_records
 from tests.golden import dump
 
@@ -22,7 +22,7 @@ def train(root: Path, method: methods.Method, epochs: int, accuracy: float, seed
 
 
 def answer(root: Path) -> Answer:
-    (single,) = _as_good(Frames(read(root)))
+    (single,), _ = first_screen(Frames(read(root)))
     return single
 
 
@@ -96,14 +96,14 @@ def test_staleness_runs_fill_the_first_picture(tmp_path: Path) -> None:
     """Mark each staleness as "not run" until a run is finished, and then show it in picture and sentence."""
     for method in (methods.BACKPROPAGATION, methods.PETRA):
         train(tmp_path, method, 3, 70.0 if method is methods.BACKPROPAGATION else 60.0)
-    (before,) = _accuracy(Frames(read(tmp_path)))
+    _, (before,) = first_screen(Frames(read(tmp_path)))
     assert before.figure.svg.count("not run") == len({1, 3, 6, 9, 12, 14})
     assert before.sentence.startswith("After 3 epochs PETRA trails backpropagation by 10.0")
     assert before.sentence.endswith("points at a staleness of 18 micro-batches.")
     for seed in range(3):
         cell = staleness.plan_cell(methods.PETRA, staleness.FREE, 1, seed)
         fake_records.train(cell, tmp_path, 66.0 + 0.1 * seed)
-    (after,) = _accuracy(Frames(read(tmp_path)))
+    _, (after,) = first_screen(Frames(read(tmp_path)))
     assert after.figure.svg.count("not run") == len({1, 3, 6, 12, 14})
     assert " and 4.0" in after.sentence
     assert after.sentence.endswith("points at a staleness of 18 and 9 micro-batches.")
