@@ -16,7 +16,7 @@ with one worker. The module does not import FFCV, so the in-memory loader can re
 
 import io
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -28,7 +28,6 @@ from PIL import Image
 from petra_core.files import replacing
 from reproduce.data.errors import DataError
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 VERSION = 2
@@ -43,7 +42,7 @@ ENTRY = np.dtype([("sample", "<u8"), ("place", "<u8"), ("size", "<u8")])
 JPEG, RAW = 0, 1  # modes
 PAGE = 8 << 20  # page size in bytes; FFCV's default
 
-READ_AHEAD = 16  # images that each thread may be ahead of their user
+READ_AHEAD = 16  # images that each thread may be ahead of the writer
 QUALITY = 95  # JPEG quality of images that have to be recompressed
 
 #: Exceptions that Pillow raises for a file that it cannot decode.
@@ -247,21 +246,16 @@ def _raw(images: NDArray[np.uint8]) -> Iterator[_Stored]:
         yield RAW, pixels.shape[2], pixels.shape[1], pixels.transpose(1, 2, 0).tobytes()
 
 
-def in_order(
-    read: Callable[[S], T], items: Iterable[S], workers: int, ahead: int = READ_AHEAD
-) -> Generator[T, None, None]:
-    """Yield `read(item)` of each item, in order, from several threads that each read at most `ahead` items ahead."""
+def in_order(read: Callable[[Path], T], paths: Sequence[Path], workers: int) -> Iterator[T]:
+    """Yield `read(path)` of each path, in order, from several threads that read at most `READ_AHEAD` files ahead."""
     pending: deque[Future[T]] = deque()
-    pool = ThreadPoolExecutor(workers, "read in order")
-    try:
-        for item in items:
-            pending.append(pool.submit(read, item))
-            if len(pending) > ahead * workers:
+    with ThreadPoolExecutor(workers) as pool:
+        for path in paths:
+            pending.append(pool.submit(read, path))
+            if len(pending) > READ_AHEAD * workers:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _jpeg(path: Path) -> _Stored:

@@ -10,29 +10,15 @@ torchvision (bilinear, antialiased) without their intermediate rounding.
 """
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
-import torch
 from numba import njit
 
-_threads = torch.get_num_threads()
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # distutils is deprecated, for example
-        from ffcv.libffcv import imdecode
-except ImportError as error:
-    raise ImportError(
-        f"FFCV cannot be imported ({error}). Install it in the suite's folder with `pip install -e '.[ffcv]' -c "
-        f"constraints.txt` (it needs a C++ compiler and the system packages pkg-config, libopencv-dev and "
-        f"libturbojpeg0-dev; `nox -s tests` installs them), or choose another loader"
-    ) from error
-finally:
-    torch.set_num_threads(_threads)  # the import sets it to 1
+from reproduce.data import ffcv_library
 
 compiled = njit(nogil=True)
-decode = compiled(imdecode)
+decode = compiled(ffcv_library.imdecode)
 
 
 @compiled
