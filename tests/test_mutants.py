@@ -1,12 +1,13 @@
 """Test the mutation check: its changes, their removal, and its exit status."""
 
 import ast
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests import mutants
-from tests.mutants import Mutant, Workplace
+from tests.mutants import Mutant
 
 SOURCE = '''"""Docstring."""
 def f(items: list[int], k: int = 1) -> bool:
@@ -36,9 +37,7 @@ def test_mutants_cover_every_kind_but_no_messages(tmp_path: Path) -> None:
         ("item == k", "item != k"),
     }
     for mutant in mutants.mutants(file, tmp_path):
-        mutant.apply(tmp_path)
-        ast.parse(file.read_text(encoding="utf-8"))
-        file.write_text(SOURCE, encoding="utf-8")
+        ast.parse(mutant.apply(SOURCE.encode()))
 
 
 def test_chosen_depends_only_on_seed() -> None:
@@ -49,25 +48,35 @@ def test_chosen_depends_only_on_seed() -> None:
     assert folders == {Path("petra_core"), Path("petra_core/inspection")}
 
 
-def test_workplace_catches_mutant_in_copy_and_reverts_it(tmp_path: Path) -> None:
-    """A mutant is caught in a copy and reverted there, a timeout counts as caught, and the source is unchanged."""
+def test_chosen_keeps_mutants_if_another_line_changes(tmp_path: Path) -> None:
+    """An edit of the engine replaces only mutants of the edited lines."""
+    for file in mutants.engine_files():
+        copied = tmp_path / file.relative_to(mutants.ROOT)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        copied.write_bytes(b"ADDED = 1\n" + file.read_bytes())
+    before, after = ({mutant.key for mutant in mutants.chosen(200, 0, root)} for root in (mutants.ROOT, tmp_path))
+    assert len(before & after) > 0.9 * len(before)
+
+
+def test_mutant_is_caught_without_changing_a_file(tmp_path: Path) -> None:
+    """The tests fail with a mutant and pass without any, a timeout has a separate status, and no file changes."""
     file = mutants.ROOT / "petra_core" / "errors.py"
     before = file.read_bytes()
     mutant = next(m for m in mutants.mutants(file) if "<" in m.before or ">" in m.before)
-    place = Workplace(tmp_path, ("tests/petra_core/test_errors.py",))
-    assert not place.caught(None, 100)
-    assert place.caught(mutant, 100)
-    assert (tmp_path / mutant.file).read_bytes() == before
-    assert place.caught(None, 0.01), "what takes too long is caught"
-    assert file.read_bytes() == before
+    mutants.copy_repository(tmp_path)
+    tests = ("tests/petra_core/test_errors.py",)
+    assert mutants.status(None, tmp_path, tests, 100) == 0
+    assert mutants.status(mutant, tmp_path, tests, 100) == pytest.ExitCode.TESTS_FAILED
+    assert mutants.status(None, tmp_path, tests, 0.01) == -signal.SIGALRM
+    assert (tmp_path / mutant.file).read_bytes() == file.read_bytes() == before
 
 
-def test_report_fails_on_unexplained_survivor(capsys: pytest.CaptureFixture[str]) -> None:
-    """A surviving mutant without an explanation gives exit status 1."""
-    candidates = [Mutant("petra_core/a.py", line, "a < b", "a <= b", line) for line in range(40)]
-    other = Mutant("petra_core/b.py", 7, "1", "2", 0)
-    assert mutants.report(candidates, [], {}) == 0
-    assert mutants.report([*candidates, other], [other], {}) == 1
-    assert "not explained: petra_core/b.py:7: 1 -> 2" in capsys.readouterr().out
-    assert mutants.report([*candidates, other], [other], {other.key: "the value is not used"}) == 0
-    assert "100.0% of 40 mutants caught; 1 more are listed" in capsys.readouterr().out
+def test_report_fails_if_a_mutant_survives(capsys: pytest.CaptureFixture[str]) -> None:
+    candidates = [Mutant("petra_core/a.py", line, "", "a < b", "a <= b", line) for line in range(40)]
+    assert mutants.report(candidates, []) == 0
+    assert mutants.report(candidates, candidates[7:8]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "100.0% of 40 mutants caught",
+        "not explained: petra_core/a.py:7: a < b -> a <= b",
+        "97.5% of 40 mutants caught",
+    ]
