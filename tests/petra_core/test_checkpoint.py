@@ -25,6 +25,7 @@ def test_load_returns_saved_state_and_detects_damage(tmp_path: Path) -> None:
     assert_bitwise_equal(checkpoint.load(path), STATE)
     assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
     whole = path.read_bytes()
+    assert_bitwise_equal(checkpoint.load(io.BytesIO(whole)), STATE)
     flipped = bytearray(whole)
     flipped[whole.index(torch.arange(2000.0).numpy().tobytes()) + 4321] ^= 1  # torch.load would not notice
     for data, message in (
@@ -71,14 +72,18 @@ def test_foreign_file_cannot_run_code(tmp_path: Path) -> None:
 
 def test_save_syncs_file_then_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without both flushes, a crash of the machine may lose a result whose checkpoint has been removed."""
-    flushed = []
+    flushed, opened = [], []
 
     def fsync(file: int) -> None:
+        opened.append(file)
         flushed.append((stat.S_ISDIR(os.fstat(file).st_mode), (tmp_path / "state.pt").exists()))
 
     monkeypatch.setattr(os, "fsync", fsync)
     checkpoint.save(tmp_path / "state.pt", {"a": 1})
     assert flushed == [(False, False), (True, True)]
+    for file in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(file)
 
 
 def test_full_disk_keeps_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

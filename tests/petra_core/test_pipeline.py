@@ -189,6 +189,7 @@ def test_non_finite_error_names_stage_and_micro_batch() -> None:
     with pytest.raises(NonFiniteError, match=r"micro-batch 1\d is nan; .* stage 2 \(parameter residual\.0") as caught:
         toys.train(p, data[12:], drain=False)
     assert caught.value.stage == 2
+    assert f"after {p.workers[2].version} updates" in str(caught.value)
     assert 9 < caught.value.micro_batch < 16
     with pytest.raises(RuntimeError, match="load a checkpoint"):
         p.step(*data[0])

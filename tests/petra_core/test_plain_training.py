@@ -471,6 +471,39 @@ def test_gradients_in_a_workspace_are_copied(method: Method, k: int) -> None:
     assert_close(*models)
 
 
+class Shifted(nn.Module):
+    """A function whose input and shifts have gradients in the same memory, or in separate memory.
+
+    The gradient of the first shift is that of the output. The other two have the same gradient in later calls.
+    """
+
+    def __init__(self, *, shared: bool) -> None:
+        super().__init__()
+        self.shifts = nn.ParameterList(torch.zeros(5, 4) for _ in range(3))
+        self.shared, self.calls = shared, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        a, b, c = self.shifts if self.shared else (1.0 * shift for shift in self.shifts)
+        return x + a + (torch.tanh(b + c) if self.calls > 12 else torch.tanh(b) + torch.tanh(c))
+
+
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DELAYED_GRADIENTS])
+def test_gradients_that_share_memory_are_accumulated_separately(method: Method) -> None:
+    """A sum of gradients changes neither a message nor another sum."""
+    models = []
+    for shared in (True, False):
+        torch.manual_seed(0)
+        functions = [nn.Linear(3, 4), Shifted(shared=shared)]
+        stages: list[Stage] = [*map(BufferedStage, functions), HeadStage(nn.Linear(4, 2))]
+        trained = Pipeline([stage.double() for stage in stages], method, optimizer=sgd, accumulation=3)
+        for x, y in batches(24):
+            trained.step(x, y)
+        trained.drain()
+        models.append(trained.model)
+    assert_close(*models)
+
+
 def test_optimizer_may_name_its_instance_as_it_likes() -> None:
     """The first argument of `step` is the optimizer, whatever its name is."""
 

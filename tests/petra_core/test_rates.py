@@ -62,3 +62,11 @@ def test_set_learning_rate_is_exact_for_equal_groups() -> None:
     p = Pipeline(toys.network(3), methods.PETRA, optimizer=adamw(0.3))
     p.set_learning_rate(0.1)
     assert {group["lr"] for optimizer in p.optimizers for group in optimizer.param_groups} == {0.1}
+
+
+def test_set_learning_rate_refuses_groups_without_a_ratio() -> None:
+    """A group that was added to the optimizer of a pipeline has no known ratio to the first group."""
+    p = Pipeline(toys.network(3), methods.PETRA, optimizer=layered)
+    p.optimizers[0].add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    with pytest.raises(ValueError, match="shorter"):
+        p.set_learning_rate(0.1)
