@@ -333,10 +333,12 @@ def test_two_ranks_train_and_resume_as_one() -> None:
         return [whole, *states]
 
     early = assert_equal_steps(data[:9])
-    assert_equal_steps(data[9:12])
+    for x, y in data[9:11]:  # the lower rank has not collected all messages at the end
+        for p in (alone, *ranks):
+            p.step(x, y)
     for p, state in zip((alone, *ranks), early, strict=True):
         p.load_state_dict(state)
-    assert_equal_steps(data[12:16])
+    assert_equal_steps(data[11:16])
     for p in (alone, *reversed(ranks)):  # the upper rank needs no messages of the lower one for this
         p.drain()
     assert_equal_steps(data[16:])

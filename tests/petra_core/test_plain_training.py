@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from petra_core import BufferedStage, CheckpointError, Clip, HeadStage, Pipeline, ReversibleStage, methods
 from petra_core.delay import GapAware
+from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.models import sequential
 from petra_core.stages import Stage
@@ -602,6 +603,13 @@ def test_kept_graphs_are_recorded_again_with_the_buffers_of_their_forwards(metho
         return Pipeline(network(normalize_spectrum), method, optimizer=sgd, accumulation=accumulation(method))
 
     assert_resumes_bitwise(make, batches(20), 7, tmp_path)
+    stopped = make()
+    for x, y in batches(5):
+        stopped.step(x, y)
+    for stage, state in zip(stopped.memory().stages, stopped.state_dict()["workers"], strict=True):
+        entries = [entry for part in state["parts"] for entry in part["memory"]]
+        held = [tensor for entry in entries for tensor in (*entry["kept"], *entry.get("buffers", ()))]
+        assert stage.now["inputs"] == payload(held)
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS])
