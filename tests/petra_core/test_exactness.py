@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -91,6 +93,27 @@ def test_complex_and_boolean_streams_equal_autograd(method: Method, k: int) -> N
     """Gradients through complex and boolean streams and of expanded tensors equal autograd's."""
     net, data = spectral(), toys.batches(k)
     assert_close(engine_gradients(net, method, data, k), plain_gradients(net, data), 1e-10)
+
+
+class Opaque(torch.autograd.Function):
+    """The identity, without a derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+
+class Input(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Opaque.apply(x)  # type: ignore[no-any-return]  # a tensor
+
+
+@pytest.mark.parametrize("method", EXACT, ids=str)
+def test_input_of_network_is_not_differentiated(method: Method) -> None:
+    """The network may begin with an operation that has no derivative, as in plain PyTorch."""
+    net, data = toys.network(4), toys.batches(1)
+    net[0] = BufferedStage(nn.Sequential(Input(), net[0].function))
+    assert_close(engine_gradients(net, method, data, 1), plain_gradients(net, data), 1e-10)
 
 
 class First(nn.Module):
