@@ -124,8 +124,11 @@ def test_random_stream_moves_between_device_types(monkeypatch: pytest.MonkeyPatc
         torch.rand(3)
     on_gpu.load(on_cpu.state)
     assert_bitwise_equal(on_gpu.state, (on_cpu.state[0], new.state[1]))
+    outside = device[0]
     with on_gpu:
+        assert_bitwise_equal(device[0], new.state[1])
         device[0] = torch.full((16,), 7, dtype=torch.uint8)  # as after a draw
+    assert_bitwise_equal(device[0], outside)
     assert on_gpu.drawn is not None
     on_cpu.load(on_gpu.state)
     assert_bitwise_equal(on_cpu.state, on_gpu.state[:1])
