@@ -297,7 +297,7 @@ class Worker:
             with self._noise:  # so that a hook's noise depends neither on other stages nor on a resume
                 self.before_update(self.index, self.version, self.stage)
 
-    def update(self, *, prepared: bool = False) -> None:
+    def update(self, *, prepared: bool) -> None:
         """Execute the update U with the mean of the gradients since the last update.
 
         Args:
