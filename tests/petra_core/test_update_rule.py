@@ -103,6 +103,21 @@ def test_user_rule_bytes_match_prediction(method: Method) -> None:
     )
 
 
+def test_rule_may_have_another_base_class() -> None:
+    """The other base class gets the arguments of the class statement."""
+
+    class Registered:
+        topic: str
+
+        def __init_subclass__(cls, topic: str) -> None:
+            cls.topic = topic
+
+    class Mine(UpdateRule, Registered, topic="delay"):
+        pass
+
+    assert (Mine.name, Mine.topic) == ("Mine", "delay")
+
+
 def test_check_rules_sorts_by_hook() -> None:
     class Ahead(UpdateRule):
         def forward_weights(self, weights: Any, updates: int, rate: float) -> None:
