@@ -114,9 +114,10 @@ def train(
     patch: str = "",
     data: dict[str, Any] | None = None,
     extra: dict[str, Any] | None = None,
+    environment: dict[str, Any] | None = None,
 ) -> Record:
     """Write a training record that ends at `accuracy` percent, or stops after `epochs`. `extra` extends the result."""
-    record = begin(cell, root, code=code, patch=patch)
+    record = begin(cell, root, code=code, patch=patch, environment=environment)
     noise = random.Random(cell.identity)
     for epoch in range(1, (cell.epochs if epochs is None else epochs) + 1):
         reached = (

@@ -1,7 +1,8 @@
 """Make sections of the report from a folder of records."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from reproduce import published
 from reproduce.cells.kinds import Cell
@@ -12,7 +13,26 @@ from reproduce.records.benchmarks import Benchmark
 from reproduce.records.frames import Frames, RunSet
 from reproduce.records.results import Results, read
 
-__all__ = ["entries", "judged", "made", "of_benchmarks", "run_sets", "status_of", "table", "tables"]
+
+class Situation(NamedTuple):
+    """Records in which an exhibit is rendered as text, and compared with a golden file."""
+
+    exhibit: Exhibit
+    write: Callable[[Path], object]  # writes the records to a folder
+    shown: str  # beginning of the keys of the tables and figures in the text
+
+
+SITUATIONS: dict[str, Situation] = {}
+
+
+def situation(exhibit: Exhibit, shown: str = "") -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
+    """Mark a function that writes records as a situation of an exhibit. Its docstring states what the text shows."""
+
+    def marked(write: Callable[[Path], None]) -> Callable[[Path], None]:
+        SITUATIONS[f"{exhibit.key}: {write.__name__}"] = Situation(exhibit, write, shown)
+        return write
+
+    return marked
 
 
 def made(exhibit: Exhibit, root: Path, planned: Iterable[Cell] = ()) -> Section:

@@ -87,6 +87,7 @@ def check_module(words: list[str]) -> None:
             "tests.golden.dump",
             "tests.petra_core.errors",
             "tests.reproduce.errors",
+            "tests.reproduce.exhibits.situations",
             "venv",
             f"benchmarks.{ELLIPSIS}",
         }

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,14 +10,11 @@ from reproduce import published
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.exhibits._exhibit import all_exhibits
 from reproduce.exhibits.claims import Judged, judge
-from reproduce.grids import recipes
 from reproduce.grids.plans import PLANS
-from reproduce.presentation.content import ExhibitStatus
 from reproduce.presentation.statements import ClaimVerdict
 from reproduce.records.frames import Frames
 from reproduce.records.gradients import kinds
 from reproduce.records.record import Run, Status
-from tests import fake_records, sections
 
 CLAIMS = published.claims()
 
@@ -114,44 +110,6 @@ def test_small_runs_never_agree_or_disagree_with_the_paper(judged: list[Judged])
     for judgement in judged:
         if all(evidence.scale != "paper" for evidence in judgement.evidence):
             assert judgement.verdict not in (ClaimVerdict.AGREE, ClaimVerdict.DISAGREE), judgement.claim.key
-
-
-def write_gap(root: Path, petra: float, exact: float, seeds: int = 3) -> None:
-    for seed in range(seeds):
-        for cell, reached in (
-            (recipes.cell("paper", "revnet18", methods.PETRA, 2, seed), petra),
-            (recipes.cell("paper", "revnet18", methods.BACKPROPAGATION, 1, seed, batch_size=128), exact),
-        ):
-            fake_records.train(cell, root, reached, extra={"best_test_accuracy": reached + 0.1 * (seed - 1)})
-
-
-@pytest.mark.parametrize(
-    ("petra", "seeds", "verdict"),
-    [(94.9, 3, ClaimVerdict.AGREE), (90.0, 3, ClaimVerdict.DISAGREE), (94.9, 1, ClaimVerdict.OPEN)],
-)
-def test_gap_at_paper_scale_agrees_or_disagrees(
-    tmp_path: Path, petra: float, seeds: int, verdict: ClaimVerdict
-) -> None:
-    """A gap at scale paper is judged by its interval, and stays open with one seed."""
-    write_gap(tmp_path, petra, 94.9, seeds)
-    gap = next(
-        judgement
-        for judgement in sections.judged("table2", tmp_path)
-        if judgement.claim.key == "table2-cifar10-revnet18"
-    )
-    assert gap.verdict is verdict
-    assert "k = 2 chosen by test accuracy" in gap.found, "a choice by test accuracy is said where it is used"
-    assert len(gap.evidence[0].cells) == 2 * seeds
-
-
-def test_standing_summarises_verdicts_of_an_exhibit(tmp_path: Path) -> None:
-    """The standing of an exhibit follows from its verdicts: not run, in part, differs."""
-    assert sections.status_of("accuracy", tmp_path) is None
-    assert sections.status_of("table2", tmp_path) is ExhibitStatus.NOT_RUN
-    write_gap(tmp_path, 94.9, 94.9)
-    assert sections.status_of("table2", tmp_path) is ExhibitStatus.IN_PART
-    write_gap(tmp_path / "low", 90.0, 94.9)
-    assert sections.status_of("table2", tmp_path / "low") is ExhibitStatus.DIFFERS
 
 
 def test_verdicts_are_reproducible_and_name_evidence(golden_frames: Frames, judged: list[Judged]) -> None:

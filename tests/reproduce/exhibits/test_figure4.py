@@ -6,16 +6,12 @@ import pytest
 
 from petra_core import methods
 from reproduce.exhibits import figure4
-from reproduce.exhibits.figure4 import MATCHED
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import NARROW, SMALL
-from reproduce.presentation.content import MINUS, NARROW_SPACE, TIMES, Section
 from reproduce.presentation.statements import ClaimVerdict
-from reproduce.presentation.statistics import estimate
 from reproduce.records.frames import count_averaged_epochs
 from tests import fake_records, sections
 
-KEY = "figure4-small-cifar10"
 UNKNOWN = ClaimVerdict.UNKNOWN
 
 
@@ -28,10 +24,6 @@ def write(root: Path, petra: dict[int, float], matched: dict[int, float], baseli
                 fake_records.train(recipes.cell("small", "revnet18", method, k, seed), root, reached + shift + by_seed)
         if baseline is not None:
             fake_records.train(SMALL.baseline("cifar10", "revnet18", seed), root, baseline + shift)
-
-
-def section(root: Path) -> Section:
-    return sections.made(figure4.EXHIBIT, root)
 
 
 @pytest.mark.parametrize(
@@ -56,58 +48,36 @@ def test_figure4_statement_is_three_claims(
     assert [one.verdict for one in judged] == [UNKNOWN if known is None else ClaimVerdict.OPEN for known in holds]
 
 
-def test_figure4_change_is_a_difference_of_differences(tmp_path: Path) -> None:
-    """The change of the gap between k = 1 and k = 32 is estimated by a difference of differences."""
-    write(tmp_path, {1: 57.0, 32: 59.0}, {1: 60.0, 32: 60.0})
-    estimated = sections.judged("figure4", tmp_path)[1].evidence[0].estimate
-    assert estimated is not None
-    assert estimated.mean == pytest.approx(-2.0 + 0.02 * (1 - 1 / 32))
-
-
-def test_final_accuracy_averages_last_ten_epochs_after_drop(tmp_path: Path) -> None:
-    """The accuracy is averaged over the last ten epochs if there are ten after the last drop."""
-    record = fake_records.train(recipes.cell("paper", "revnet18", methods.PETRA, 1), tmp_path, 94.0)
-    last = [line["test_accuracy"] for line in record.read().metrics][-10:]
-    table = sections.table(section(tmp_path), "figure4-paper-cifar10")
-    assert sections.entries(table, "1")["", "PETRA, %"].raw == pytest.approx(estimate(last).mean)
-    assert "averaged over the last 10 epochs" in table.caption
+def test_final_accuracy_averages_at_most_ten_epochs_after_the_drop() -> None:
     assert count_averaged_epochs(recipes.cell("paper", dataset="imagenet")) == 10  # 90 epochs with the last drop at 80
     assert count_averaged_epochs(recipes.cell("small")) == 1
 
 
-def test_sentence_is_of_a_scale_with_differences(tmp_path: Path) -> None:
-    """The sentence is about the scale that has differences, if the larger scale has none."""
-    fake_records.train(recipes.cell("paper", "revnet18", methods.PETRA, 1), tmp_path, 94.0, epochs=1)
-    assert section(tmp_path).sentence == "PETRA and backpropagation have not both been trained yet (scale “paper”)."
-    write(tmp_path, {1: 57.0}, {1: 60.0})
-    assert section(tmp_path).sentence.startswith(
-        f"After 3 epochs PETRA − backpropagation at the same effective batch is {MINUS}3.0{NARROW_SPACE}±"
-    )
+@sections.situation(figure4.EXHIBIT)
+def gap_at_k_1_with_failed_and_unfinished_runs(root: Path) -> None:
+    """The sentence is of the scale with differences, not of a larger one. Failed and unfinished runs are counted."""
+    fake_records.train(recipes.cell("paper", "revnet18", methods.PETRA, 1), root, 94.0, epochs=1)
+    write(root, {1: 57.0}, {1: 60.0, 2: 60.0})
+    failed = fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 1, 3), root, 50.0, epochs=1)
+    failed.fail("diverged", "nan")
+    fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 2, 0), root, 50.0, epochs=2)
 
 
-def test_figure4_reports_unfinished_and_failed_runs(tmp_path: Path) -> None:
-    """Failed runs are counted next to the mean, and unfinished ones have their progress."""
-    write(tmp_path, {1: 57.0}, {1: 60.0, 2: 60.0})
-    fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 1, 3), tmp_path, 50.0, epochs=1).fail(
-        "diverged", "nan"
-    )
-    fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 2, 0), tmp_path, 50.0, epochs=2)
-    first, second = (sections.entries(sections.table(section(tmp_path), KEY), k) for k in ("1", "2"))
-    assert first["", "PETRA, %"].text.endswith("(3 of 4; 1 diverged)")
-    assert second["", "PETRA, %"].text == f"2 of 3 epochs; 2 {TIMES} not run"
-    assert second[MATCHED, "PETRA − it"].text == "not comparable yet"
+@sections.situation(figure4.EXHIBIT)
+def larger_scale_only(root: Path) -> None:
+    """Without a pair the sentence says so, and the accuracy is the mean of the ten epochs after the last drop."""
+    fake_records.train(recipes.cell("paper", "revnet18", methods.PETRA, 1), root, 94.0)
 
 
-def test_figure4_narrow_scale_has_k_1_and_4(tmp_path: Path) -> None:
-    for method in (methods.PETRA, methods.BACKPROPAGATION):
-        fake_records.train(NARROW.cell("cifar10", "revnet18", method, 1), tmp_path, 80.0)
-    rows = sections.table(section(tmp_path), "figure4-narrow-cifar10").rows
-    assert [row[0].text for row in rows] == ["1", "4"]
+@sections.situation(figure4.EXHIBIT, "none")
+def backpropagation_falls_with_k(root: Path) -> None:
+    """If backpropagation itself is worse at large k, the sentence says so. The claim on the change is estimated."""
+    write(root, {1: 57.0, 32: 40.0}, {1: 60.0, 32: 40.0})
 
 
-def test_sentence_states_drop_of_backpropagation_with_k(tmp_path: Path) -> None:
-    """If backpropagation itself is worse at large k, the sentence states it."""
-    write(tmp_path, {1: 57.0, 32: 40.0}, {1: 60.0, 32: 40.0})
-    assert (
-        "Backpropagation itself falls from 60 % to 40 %: a larger k leaves fewer updates." in section(tmp_path).sentence
-    )
+@sections.situation(figure4.EXHIBIT)
+def narrow_scale(root: Path) -> None:
+    """The scale narrow has k = 1 and 4."""
+    for k in (1, 4):
+        for method in (methods.PETRA, methods.BACKPROPAGATION):
+            fake_records.train(NARROW.cell("cifar10", "revnet18", method, k), root, 80.0)

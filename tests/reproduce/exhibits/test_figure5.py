@@ -1,18 +1,14 @@
-"""Test Figure 5: claims can disagree with the paper, and unknown values are marked."""
+"""Test Figures 5 and 6: claims can disagree with the paper, and unknown values are marked."""
 
+from collections.abc import Iterable
 from pathlib import Path
-
-import pytest
 
 from reproduce.cells.kinds import GradientsCell
 from reproduce.exhibits import figure5, figure6
 from reproduce.grids.plans import gradients as plan
-from reproduce.presentation.content import Figure
-from reproduce.presentation.statements import ClaimVerdict
 from reproduce.records.gradients import BETWEEN, METHOD
 from tests import fake_probes
-from tests.sections import judged as judged_of
-from tests.sections import made, table
+from tests.sections import situation
 
 SMALL, PAPER = ([c for c in plan.cells(scale) if isinstance(c, GradientsCell)] for scale in ("small", "paper"))
 
@@ -31,69 +27,76 @@ def closer_below_stage(boundary: int, seed: int) -> fake_probes.Value:
     return value
 
 
-@pytest.mark.parametrize("cells", [SMALL, PAPER])
-def test_figure5_gains_of_stages_and_their_mean(cells: list[GradientsCell], tmp_path: Path) -> None:
-    """The gain of every stage and the mean over the stages are those of the measurements."""
-    of_one = [cell for cell in cells if (cell.model, cell.accumulation) == ("revnet18", 1)]
-    for cell in of_one:
-        fake_probes.measure(cell, tmp_path, closer_below_stage(3, cell.seed), epochs=1)
-    section = made(figure5.EXHIBIT, tmp_path)
-    shown_table = table(section, f"figure5-{of_one[0].scale}")
-    head = [(column.group, column.name) for column in shown_table.columns]
-    gain = head.index(("cosine similarity", "PETRA closer by"))
-    signs = [isinstance(row[gain].value, float) and float(row[gain].value) > 0 for row in shown_table.rows]
-    assert signs == [*[True] * 3, *[False] * 8]
-    shift = sum(cell.seed for cell in of_one) / len(of_one)
-    assert shown_table.rows[-1][gain].value == pytest.approx(-(0.05 + 0.001 * shift) / 3)
-    assert "closer to the end-to-end gradient than the delayed one at 3 of 9 stages on RevNet-18" in section.sentence
-
-
-def test_figure5_claim_at_small_scale_uses_the_chain(tmp_path: Path) -> None:
-    """RevNet-18 computes with a reconstructed input in only one of ten stages, so it decides nothing there."""
-    for cell in SMALL:
+def measure(root: Path, cells: Iterable[GradientsCell], boundary: int, epochs: int | None = None) -> None:
+    for cell in cells:
         if cell.accumulation == 1:
-            boundary = 0 if cell.model == "chain8" else 9
-            fake_probes.measure(cell, tmp_path, closer_below_stage(boundary, cell.seed))
-    (judged,) = judged_of("figure5", tmp_path)
-    assert judged.verdict is ClaimVerdict.NOT_SO
-    assert "chain of 8" in judged.found
+            fake_probes.measure(cell, root, closer_below_stage(boundary, cell.seed), epochs=epochs)
 
 
-def test_figure5_claim_at_paper_scale_agrees(tmp_path: Path) -> None:
+@situation(figure5.EXHIBIT)
+def chain_and_revnet_at_the_small_scale(root: Path) -> None:
+    """RevNet-18 computes with a reconstructed input in only one of ten stages, so the chain decides the claim."""
+    measure(root, (cell for cell in SMALL if cell.model == "chain8"), 0)
+    measure(root, (cell for cell in SMALL if cell.model == "revnet18"), 3)
+
+
+@situation(figure5.EXHIBIT, "none")
+def papers_scale(root: Path) -> None:
     """At scale paper, the claim is judged on the network of the paper."""
-    for cell in PAPER:
-        if cell.accumulation == 1:
-            fake_probes.measure(cell, tmp_path, closer_below_stage(9, cell.seed))
-    (judged,) = judged_of("figure5", tmp_path)
-    assert judged.verdict is ClaimVerdict.AGREE
+    measure(root, PAPER, 9)
 
 
-def test_unfinished_single_seed_is_drawn_without_finding(tmp_path: Path) -> None:
-    """A single unfinished seed is drawn and labelled, and gives no finding."""
-    fake_probes.measure(SMALL[0], tmp_path, closer_below_stage(9, 0))
-    fake_probes.measure(PAPER[0], tmp_path, closer_below_stage(9, 0), epochs=1)
-    section = made(figure5.EXHIBIT, tmp_path)
-    assert [block.key for block in section.blocks if isinstance(block, Figure)] == ["figure5-paper", "figure5-small"]
-    assert "1 seed; seed 0: 1 of 300 epochs" in table(section, "figure5-paper").rows[0][0].text
-    assert section.findings == []
-
-
-def test_undefined_measure_is_marked_not_defined(tmp_path: Path) -> None:
-    """A measure without any defined value has the hint not defined."""
+@situation(figure5.EXHIBIT)
+def single_seeds(root: Path) -> None:
+    """A single unfinished seed is drawn and labelled, without a finding; an undefined measure is marked."""
 
     def no_cosine(pair: str, measure: str, stage: int, epoch: int) -> float | None:
         return None if measure == "cosine" else closer_below_stage(9, 0)(pair, measure, stage, epoch)
 
-    fake_probes.measure(SMALL[0], tmp_path, no_cosine)
-    section = made(figure5.EXHIBIT, tmp_path)
-    assert {entry.hint for row in table(section, "figure5-small").rows for entry in row[4:7]} == {"not defined"}
+    fake_probes.measure(SMALL[0], root, no_cosine)
+    measure(root, PAPER[:1], 9, epochs=1)
 
 
-@pytest.mark.parametrize("epochs", [0, 1])
-def test_figures_5_and_6_without_measurements_have_no_table(tmp_path: Path, epochs: int) -> None:
-    """Cells that have begun without measurements give no table, sentence or finding."""
-    fake_probes.measure(SMALL[0], tmp_path, lambda *_: None, epochs=epochs)
-    for exhibit in (figure5.EXHIBIT, figure6.EXHIBIT):
-        section = made(exhibit, tmp_path)
-        assert all(isinstance(block, str) for block in section.blocks)
-        assert (section.sentence, section.findings, section.count) == ("", [], "0 of 15 cells")
+def no_measure_is_defined(root: Path) -> None:
+    """A cell without any measure gives no table, sentence or finding."""
+    fake_probes.measure(SMALL[0], root, lambda *_: None, epochs=1)
+
+
+for exhibit in (figure5.EXHIBIT, figure6.EXHIBIT):
+    situation(exhibit)(no_measure_is_defined)
+
+
+def later_worse(seed: int) -> fake_probes.Value:
+    """Return values with PETRA's gradient closer in the first epoch by both measures, and further in the last."""
+
+    def value(pair: str, measure: str, stage: int, epoch: int) -> float | None:
+        if stage == 9:
+            return 1.0
+        gain = (0.1 + 0.01 * seed) * (2 - epoch) * (-1 if measure == "relative_error" else 1)
+        return 0.5 + 0.01 * stage + (gain if pair == METHOD else 0.3 if pair == BETWEEN else 0.0)
+
+    return value
+
+
+@situation(figure6.EXHIBIT)
+def gains_of_each_part_of_the_training(root: Path) -> None:
+    """The gains are computed for each part of the training, as the mean over stages 0 to 8."""
+    for cell in SMALL[:3]:
+        fake_probes.measure(cell, root, later_worse(cell.seed), probes=31)
+
+
+@situation(figure6.EXHIBIT)
+def unfinished_training(root: Path) -> None:
+    """An unfinished run has rows for its epochs, and its progress is stated."""
+    for cell in SMALL[:3]:
+        fake_probes.measure(cell, root, later_worse(cell.seed), probes=31, epochs=2)
+
+
+@situation(figure6.EXHIBIT)
+def undefined_at_the_stem(root: Path) -> None:
+    """An undefined value at one stage leaves a gap, and the other values are reported, in few rows."""
+
+    def nothing_at_the_stem(pair: str, measure: str, stage: int, epoch: int) -> float | None:
+        return None if stage == 0 else later_worse(0)(pair, measure, stage, epoch)
+
+    fake_probes.measure(SMALL[0], root, nothing_at_the_stem, singly=True, probes=31)

@@ -4,14 +4,10 @@ import dataclasses
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from reproduce.cells.kinds import ForwardGradientCell, TrainedCell, TrainingCell
 from reproduce.exhibits import forward_gradients
 from reproduce.grids import recipes, scales
 from reproduce.grids.plans import forward_gradients as plan
-from reproduce.presentation.statements import ClaimVerdict
-from reproduce.published import Mark
 from reproduce.records import benchmarks
 from tests import fake_records, sections
 from tests.reproduce.records.test_benchmark_records import benchmark
@@ -60,41 +56,10 @@ def test_paper_scale_uses_the_published_recipe() -> None:
         assert (cell.batch_size, cell.weight_decay, cell.width, cell.warmup_epochs) == (128, 5e-4, 64, 0)
 
 
-@pytest.mark.parametrize(
-    ("local", "verdict"), [(60.0, ClaimVerdict.SAME), (20.0, ClaimVerdict.NOT_SO), (40.2, ClaimVerdict.OPEN)]
-)
-def test_guess_order_claim_is_judged(tmp_path: Path, local: float, verdict: ClaimVerdict) -> None:
-    """The claim on the order of guesses is judged from the difference and its interval."""
-    write(tmp_path, local)
-    activations, _ = sections.judged("forward_gradients", tmp_path)
-    assert activations.verdict is verdict
-    assert "far better guesses than random noise" in activations.claim.sentence
-    text = sections.made(forward_gradients.EXHIBIT, tmp_path).sentence
-    assert text.startswith("After 3 epochs the gradient of a local loss beats the best random guess by")
-
-
-def test_table_contains_measured_and_published_values(tmp_path: Path) -> None:
-    """The table contains accuracies, cosines and published values with their marks."""
-    write(tmp_path, 60.0)
-    section = sections.made(forward_gradients.EXHIBIT, tmp_path)
-    table = sections.table(section, "forward-gradients-small")
-    network = "ResNet-18 in 8 blocks, width 8"
-    local = sections.entries(table, network, "local, mlp", "global", "activations")
-    assert local["less backpropagation", "points"].raw == pytest.approx(-20.0)
-    assert (local["cosine, block", "lowest"].text[:5], local["cosine, block", "highest"].text[:5]) == ("0.000", "0.060")
-    assert local[forward_gradients.STEP, "time"].text == "not run"
-    assert (local["published", "%"].text, local["published", "%"].mark) == ("89.4", Mark.SECOND_HAND)
-    assert sections.entries(table, network, "gaussian", "global", "activations")["published", "%"].text == "unknown"
-    ancestor = sections.entries(table, network, "gaussian, plain", "global", "all weights")
-    assert (ancestor["", "accuracy, %"].text, ancestor["published", "of"].text) == ("not run", "Ren 2023 FG-W")
-    petra = sections.entries(table, "RevNet-18, width 8", "PETRA")
-    assert petra["", "accuracy, %"].raw == pytest.approx(81.0)
-    assert petra["less backpropagation", "points"].text == petra["published", "%"].text == "", "it is no reference here"
-
-
-def test_step_memory_and_time_are_benchmark_ratios(tmp_path: Path) -> None:
-    """Memory and time of a step are the ratios of the benchmark to backpropagation."""
-    write(tmp_path, 60.0)
+@sections.situation(forward_gradients.EXHIBIT)
+def local_guesses_lie_closer_than_noise(root: Path) -> None:
+    """The order is as published; memory and time of a step are ratios of the benchmark to backpropagation."""
+    write(root, 60.0)
     contestants = (("Backpropagation", 2.0), ("local guess of the global target, activations", 3.0), ("PETRA", 2.5))
     pairs = [(quantity, *network) for quantity in (benchmarks.ALLOCATED, benchmarks.SECONDS) for network in contestants]
     series = tuple(benchmarks.Series("size", name, quantity, "", (value,) * 3) for quantity, name, value in pairs)
@@ -104,18 +69,16 @@ def test_step_memory_and_time_are_benchmark_ratios(tmp_path: Path) -> None:
         if name != "Backpropagation"
     )
     record = dataclasses.replace(benchmark(name=forward_gradients.BENCHMARK), series=series, comparisons=comparisons)
-    benchmarks.write(record, tmp_path)
-    table = sections.table(sections.made(forward_gradients.EXHIBIT, tmp_path), "forward-gradients-small")
-    blocks = "ResNet-18 in 8 blocks, width 8"
-    for place, ratio in {
-        (blocks, "Backpropagation"): 1.0,
-        (blocks, "local, mlp", "global", "activations"): 1.5,
-        (blocks, "local, cnn", "global", "activations"): 1.5,
-        ("RevNet-18, width 8", "PETRA"): 1.25,
-    }.items():
-        entries = sections.entries(table, *place)
-        assert entries[forward_gradients.STEP, "memory"].raw == entries[forward_gradients.STEP, "time"].raw == ratio
-    assert (
-        sections.entries(table, blocks, "local, mlp", "next", "activations")[forward_gradients.STEP, "time"].text
-        == "not run"
-    )
+    benchmarks.write(record, root)
+
+
+@sections.situation(forward_gradients.EXHIBIT, "none")
+def noise_lies_closer_than_local_guesses(root: Path) -> None:
+    """The claim on the order of guesses does not hold."""
+    write(root, 20.0)
+
+
+@sections.situation(forward_gradients.EXHIBIT, "none")
+def local_guesses_are_as_close_as_noise(root: Path) -> None:
+    """The claim stays open if the interval of the difference contains 0."""
+    write(root, 40.2)

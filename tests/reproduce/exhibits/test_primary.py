@@ -16,7 +16,6 @@ from reproduce.exhibits import primary
 from reproduce.grids import recipes
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import length
-from reproduce.presentation.content import MINUS
 from reproduce.records.frames import Frames, settings_key
 from reproduce.records.lost_commits import LOST
 from reproduce.records.results import read
@@ -163,50 +162,20 @@ def test_compared_cells_are_planned_with_the_family_seeds() -> None:
             assert {(settings_key(cell), cell.seed) for cell in cells if isinstance(cell, TrainedCell)} <= planned
 
 
-def test_exploratory_seeds_are_excluded_from_confirmation(tmp_path: Path) -> None:
-    """Only the seeds of the family enter a comparison, not those that suggested the hypothesis."""
-    for seed in range(6):
+@sections.situation(primary.EXHIBIT)
+def one_comparison_of_each_family_has_runs(root: Path) -> None:
+    """Comparisons without runs count in the correction. Runs at lost commits and exploratory seeds are left out.
+
+    The second comparison is of runs on different devices, of which two pairs are on the same one.
+    """
+    for seed in range(3):
+        petra, exact = (length.plan_cell("small", m, 1, 27, seed) for m in (methods.PETRA, methods.BACKPROPAGATION))
+        lost = {"commit": next(iter(LOST))} if seed == 2 else {}
+        fake_records.train(petra, root, 84.0 + 0.1 * seed, code=fake_records.CLEAN | lost)
+        fake_records.train(exact, root, 86.0 + 0.1 * seed)
+    for seed in range(6):  # seeds 0 to 2 suggested the hypothesis
         for timing, accuracy in (("lockstep", 60.0), ("1f1b", 66.0 if seed >= 3 else 90.0)):
             cell = recipes.cell("small", "revnet18", methods.PETRA, 1, seed, timing=timing)
-            fake_records.train(cell, tmp_path, accuracy + 0.1 * seed)
-    first = next(
-        comparison
-        for comparison in primary.primaries(Frames(read(tmp_path)))
-        if comparison.family == "staleness, 3 epochs"
-    )
-    assert first.accuracy.estimate is not None
-    assert first.accuracy.estimate.counts == (3, 3)
-    assert first.accuracy.estimate.mean == pytest.approx(6.0)
-
-
-def train(root: Path, method: methods.Method, seed: int, accuracy: float, commit: str = "") -> None:
-    code = fake_records.CLEAN | ({"commit": commit} if commit else {})
-    fake_records.train(length.plan_cell("small", method, 1, 27, seed), root, accuracy, code=code)
-
-
-def test_comparisons_not_run_count_in_the_correction(tmp_path: Path) -> None:
-    """Comparisons that were not run are marked and count in the correction for multiple tests."""
-    for seed in range(3):
-        train(tmp_path, methods.PETRA, seed, 84.0 + 0.1 * seed)
-        train(tmp_path, methods.BACKPROPAGATION, seed, 86.0 + 0.1 * seed)
-    found = primary.primaries(Frames(read(tmp_path)))
-    first, second, *others = (comparison for comparison in found if comparison.family == "report")
-    assert first.accuracy.estimate is not None
-    assert first.corrected < 0.05
-    assert [comparison.corrected for comparison in (second, *others)] == [1.0] * (1 + len(others))
-    rendered = sections.made(primary.EXHIBIT, tmp_path)
-    made, open_ = (sections.table(rendered, "primary").rows[at] for at in (0, 1))
-    assert made[4].text.startswith(MINUS)
-    assert made[4].text.endswith("(3 + 3)")
-    assert open_[4].text == open_[6].text == "not run"
-    assert rendered.sentence.startswith(f"Of {len(found)} primary comparisons 1 has been run.")
-
-
-def test_runs_at_lost_commits_are_excluded(tmp_path: Path) -> None:
-    """Runs at commits that no longer exist are excluded."""
-    for seed in range(3):
-        train(tmp_path, methods.BACKPROPAGATION, seed, 86.0 + 0.1 * seed)
-        train(tmp_path, methods.PETRA, seed, 84.0 + 0.1 * seed, commit=next(iter(LOST)) if seed == 2 else "")
-    first, *_ = primary.primaries(Frames(read(tmp_path)))
-    assert first.accuracy.estimate is not None
-    assert first.accuracy.estimate.counts == (2, 3)
+            device = "A GPU" if (seed, timing) == (5, "1f1b") else "cpu"
+            environment = {**fake_records.ENVIRONMENT, "device": device}
+            fake_records.train(cell, root, accuracy + 0.1 * seed, environment=environment)

@@ -1,5 +1,6 @@
 """Test Table 2: which runs are listed next to a published value, and PETRA compared with both batches."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,137 +11,78 @@ from reproduce.cells.kinds import TrainingCell
 from reproduce.exhibits import table2
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import SWEEPS, Sweep
-from reproduce.presentation.content import TIMES, Entry, ExhibitStatus, Role, Section
-from tests import fake_records, sections
-
-SMALL = "table2-small-cifar10"
+from tests import fake_records
+from tests.sections import situation
 
 
-def published_row(section: Section, network: str, key: str = "table2") -> dict[tuple[str, str], Entry]:
-    """Return the row of PETRA on CIFAR-10."""
-    return sections.entries(sections.table(section, key), "CIFAR-10", network, "PETRA")
-
-
-def at(section: Section, k: int, images: int) -> dict[str, Entry]:
-    """Return the row of RevNet-18 at `small` with this number of images per update."""
-    row = sections.entries(sections.table(section, SMALL), "RevNet-18, width 8", str(k), str(images))
-    return {name: entry for (_, name), entry in row.items()}
-
-
-def read(root: Path) -> Section:
-    return sections.made(table2.EXHIBIT, root)
-
-
-def train(root: Path, cells: list[TrainingCell], reached: float, step: float = 0.1) -> None:
+def train(root: Path, cells: Iterable[TrainingCell], reached: float, best: float | None = None) -> None:
+    """Write a run of each cell, a tenth of a point higher for each seed; `best` is that of the best epoch."""
     for cell in cells:
-        fake_records.train(cell, root, reached + step * cell.seed)
+        extra = {} if best is None else {"best_test_accuracy": best + 0.1 * cell.seed}
+        fake_records.train(cell, root, reached + 0.1 * cell.seed, extra=extra)
 
 
-def of_seeds(method: Method, k: int, seeds: tuple[int, ...] = (0, 1, 2), **changes: object) -> list[TrainingCell]:
+def small(method: Method, k: int, seeds: Iterable[int] = (0, 1, 2), **changes: object) -> list[TrainingCell]:
     return [recipes.cell("small", "revnet18", method, k, seed, **changes) for seed in seeds]
 
 
-def test_published_value_is_compared_at_best_k(tmp_path: Path) -> None:
-    """PETRA is compared with the published value at its best k, which the table states."""
-    seeds = range(2)
-    train(tmp_path, [recipes.cell("paper", "revnet18", methods.PETRA, 2, seed) for seed in seeds], 94.9)
-    train(tmp_path, [recipes.cell("paper", "revnet18", methods.PETRA, 4)], 93.0)
-    fake_records.train(recipes.cell("paper", "revnet34", methods.PETRA, 8), tmp_path, 94.0, epochs=41)
-    section = read(tmp_path)
-    row = published_row(section, "RevNet-18")
-    assert row["", "ours§"].text.endswith("(2 of 3)")
-    assert row["", "our k§"].text == "2"
-    best = [_best(tmp_path, recipes.cell("paper", "revnet18", methods.PETRA, 2, seed)) for seed in seeds]
-    assert row["", "difference"].raw == pytest.approx(sum(best) / 2 - 94.9)
-    begun = published_row(section, "RevNet-34")
-    assert (begun["", "ours§"].text, begun["", "our k§"].text) == (f"41 of 300 epochs; 2 {TIMES} not run", "8")
-    assert section.findings[1].text.startswith("Table 2: 1 of 27 published values has a run")
-    assert section.findings[0].text.startswith(
-        "Table 2: our run of the paper's size differs from the published value by "
-    )
+def paper(k: int, seeds: Iterable[int] = (0, 1, 2), network: str = "revnet18", **changes: object) -> list[TrainingCell]:
+    return [recipes.cell("paper", network, methods.PETRA, k, seed, **changes) for seed in seeds]
 
 
-def _best(root: Path, cell: TrainingCell) -> float:
-    result = fake_records.Record.for_cell(cell, root).read().result
-    assert result is not None
-    return float(result["best_test_accuracy"])
+@situation(table2.EXHIBIT, "table2")
+def paper_size_with_several_k_and_precisions(root: Path) -> None:
+    """The published value is compared with the best epochs at the best k, and bf16 is in another table."""
+    train(root, paper(2, (0, 1)), 94.9, best=95.1)
+    train(root, paper(4, (0,)), 93.0, best=93.1)
+    train(root, paper(2, (0,), precision="bf16", loader="memory"), 94.0, best=94.1)
+    train(root, paper(2, (0,), "revnet50", precision="bf16"), 94.0, best=94.1)
+    fake_records.train(recipes.cell("paper", "revnet34", methods.PETRA, 8), root, 94.0, epochs=41)
 
 
-def test_table2_excludes_other_recipes(tmp_path: Path) -> None:
-    """Treat a cell with the same network, method and k but another length or rate as another experiment."""
-    train(tmp_path, [recipes.cell("paper", "revnet18", methods.PETRA, 2, epochs=30, drops=())], 99.0)
-    train(tmp_path, of_seeds(methods.PETRA, 2, learning_rate=0.3), 99.0)
-    section = read(tmp_path)
-    assert [table.key for table in sections.tables(section)] == ["table2"]
-    assert any("0 of 27 published values" in finding.text for finding in section.findings)
+@situation(table2.EXHIBIT, "table2")
+def other_recipes(root: Path) -> None:
+    """Runs with the same network, method and k but another length or rate are other experiments."""
+    train(root, paper(2, epochs=30, drops=()), 99.0)
+    train(root, small(methods.PETRA, 2, learning_rate=0.3), 99.0)
 
 
-def test_scales_and_precisions_have_separate_tables(tmp_path: Path) -> None:
-    """Scales and precisions have separate tables, and runs in bf16 are separate from float32."""
-    train(tmp_path, of_seeds(methods.PETRA, 1), 60.0)
-    train(tmp_path, [recipes.cell("paper", "revnet18", methods.PETRA, 2, precision="bf16", loader="memory")], 94.0)
-    single = recipes.cell("paper", "revnet18", methods.PETRA, 2)
-    train(tmp_path, [single], 95.0)
-    section = read(tmp_path)
-    assert {table.key for table in sections.tables(section)} == {
-        *("table2", "table2-paper-bf16"),
-        *(f"table2-{key}-cifar10" for key in ("small", "paper", "paper-bf16")),
-    }
-    ours = published_row(section, "RevNet-18")["", "ours§"]
-    assert ours.text == f"{_best(tmp_path, single):.2f} (1 of 3)"
-    assert published_row(section, "RevNet-18", "table2-paper-bf16")["", "ours§"].raw != ours.raw
-    assert any("1 of 27 published values" in finding.text for finding in section.findings)
+def train_gap(root: Path, petra: float, seeds: Iterable[int]) -> None:
+    """Write runs of PETRA and of backpropagation at 94.9 in their best epochs, at the paper's size."""
+    exact = [recipes.cell("paper", "revnet18", methods.BACKPROPAGATION, 1, seed, batch_size=128) for seed in seeds]
+    train(root, paper(2, seeds), 90.0, best=petra)
+    train(root, exact, 90.0, best=94.9)
 
 
-def test_petra_is_paired_with_both_batch_sizes(tmp_path: Path) -> None:
-    """PETRA is compared with backpropagation at the same batch per update and at the fixed batch."""
-    train(tmp_path, of_seeds(methods.PETRA, 4), 60.0)
-    train(tmp_path, of_seeds(methods.BACKPROPAGATION, 4), 62.0)
-    train(tmp_path, of_seeds(methods.BACKPROPAGATION, 1, batch_size=64), 59.0, step=0.3)
-    section = read(tmp_path)
-    row = at(section, 4, 128)
-    assert row["to the same batch"].raw == pytest.approx(-2.0)
-    assert row["to the fixed batch"].raw == pytest.approx(0.8)
-    assert at(section, 8, 256)["PETRA"].text == "not run"
-    fixed = at(section, 1, 64)
-    assert fixed["backpropagation"].raw == pytest.approx(59.3)
-    assert (fixed["PETRA"].raw, fixed["to the same batch"].text) == ("", "")
+@situation(table2.EXHIBIT, "none")
+def gap_as_published(root: Path) -> None:
+    """A gap to backpropagation whose interval contains the published one agrees."""
+    train_gap(root, 94.9, (0, 1, 2))
 
 
-def test_table2_reports_unfinished_and_failed_runs(tmp_path: Path) -> None:
-    """Unfinished and failed runs are counted, and the hint has the state of each seed."""
-    first, second, third = of_seeds(methods.PETRA, 1)
-    fake_records.train(first, tmp_path, 60.0)
-    fake_records.train(second, tmp_path, 60.0, epochs=2)
-    fake_records.train(third, tmp_path, 60.0, epochs=1).fail("out of memory", "8 GB asked for")
-    rendered = at(read(tmp_path), 1, 32)["PETRA"]
-    assert rendered.text == "60.00 (1 of 3; 1 out of memory)"
-    assert rendered.hint == "seed 1: 2 of 3 epochs; seed 2: out of memory (epoch 2 of 3)"
+@situation(table2.EXHIBIT, "table2")
+def gap_larger_than_published(root: Path) -> None:
+    """A larger gap disagrees."""
+    train_gap(root, 90.0, (0, 1, 2))
 
 
-def test_differences_have_verdicts_and_run_counts(tmp_path: Path) -> None:
-    """Every difference has a verdict and the number of runs of both sides."""
-    for k in table2.ACCUMULATIONS:
-        for cell in of_seeds(methods.PETRA, k):
-            fake_records.train(cell, tmp_path, 60.0 + (0.0, 1.0, -1.0)[cell.seed] + (k == 2) * 3.0)
-            other = recipes.cell("small", "revnet18", methods.BACKPROPAGATION, k, cell.seed)
-            fake_records.train(other, tmp_path, 60.0 + (0.0, 1.0, -0.7)[cell.seed])
-    section = read(tmp_path)
-    assert at(section, 2, 64)["verdict"].text == "higher"
-    assert at(section, 4, 128)["verdict"].text == "open"
-    assert at(section, 4, 128)["to the same batch"].text.endswith("(3 + 3)")
-    assert section.findings[-1].text.endswith(": 1 higher, 5 open.")
+@situation(table2.EXHIBIT, "none")
+def gap_with_one_seed(root: Path) -> None:
+    """The gap stays open without an interval."""
+    train_gap(root, 94.9, (0,))
 
 
-def test_published_value_within_interval_agrees(tmp_path: Path) -> None:
-    """A published value within the interval of our mean has the verdict agree."""
-    for seed in range(3):
-        cell = recipes.cell("paper", "revnet18", methods.PETRA, 2, seed)
-        fake_records.train(cell, tmp_path, 94.0, extra={"best_test_accuracy": 94.7 + 0.2 * seed})
-    section = read(tmp_path)
-    row = published_row(section, "RevNet-18")
-    assert row["", "difference"].raw == pytest.approx(0.0)
-    assert row["", "verdict"].text == "agree"
+@situation(table2.EXHIBIT, "table2-small-cifar10")
+def small_scale_at_every_k(root: Path) -> None:
+    """PETRA is paired with both batches in the last epoch, and states of unfinished and failed seeds are named."""
+    first, second, third = small(methods.PETRA, 1)
+    train(root, [first], 60.0, best=65.0)
+    fake_records.train(second, root, 60.0, epochs=2)
+    fake_records.train(third, root, 60.0, epochs=1).fail("out of memory", "8 GB asked for")
+    train(root, small(methods.BACKPROPAGATION, 1, batch_size=64), 59.0)
+    for k, (petra, exact) in {2: (63.0, 60.0), 4: (60.0, 62.0), 16: (61.0, 61.0)}.items():
+        train(root, small(methods.PETRA, k), petra)
+        train(root, small(methods.BACKPROPAGATION, k), exact)
 
 
 @pytest.mark.parametrize("sweep", SWEEPS.values(), ids=lambda sweep: sweep.scale)
@@ -154,22 +96,3 @@ def test_matched_backpropagation_has_same_images_per_update(sweep: Sweep) -> Non
     baseline = sweep.baseline(sweep.datasets[0], "revnet18")
     assert baseline.batch_size == 2 * petra.batch_size  # CIFAR-10: 128 and 64, or half of both
     assert baseline.accumulation == 1
-
-
-def test_table_by_k_uses_last_epoch_accuracy(tmp_path: Path) -> None:
-    """The table by k contains the accuracy of the last epoch, not the best one."""
-    (cell,) = of_seeds(methods.PETRA, 1, (0,))
-    fake_records.train(cell, tmp_path, 60.0, extra={"best_test_accuracy": 65.0})
-    assert at(read(tmp_path), 1, 32)["PETRA"].raw == 60.0
-
-
-def test_differing_value_disagrees_and_all_precisions_count(tmp_path: Path) -> None:
-    """A mean that differs from the published value disagrees, and runs of every precision are counted."""
-    for seed in range(3):
-        cell = recipes.cell("paper", "revnet18", methods.PETRA, 2, seed)
-        fake_records.train(cell, tmp_path, 90.0, extra={"best_test_accuracy": 90.0 + 0.1 * seed})
-    fake_records.train(recipes.cell("paper", "revnet34", methods.PETRA, 2, precision="bf16"), tmp_path, 94.0)
-    section = read(tmp_path)
-    assert sections.status_of("table2", tmp_path) is ExhibitStatus.DIFFERS
-    assert published_row(section, "RevNet-18")["", "verdict"].role is Role.ALERT
-    assert any("2 of 27 published values" in finding.text for finding in section.findings)

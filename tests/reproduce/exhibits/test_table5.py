@@ -1,16 +1,15 @@
-"""Test Table 5: arithmetic on invented stage costs, and texts that name what is modelled."""
+"""Test Table 5 and the study of scale: arithmetic on invented stage costs, and texts that name what is modelled."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from petra_core.prediction.simulation import INSTANT
 from reproduce.cells.kinds import StageCostCell
-from reproduce.exhibits import table5
+from reproduce.exhibits import scale_study, table5
 from reproduce.grids.plans import PLANS
-from reproduce.presentation.content import TIMES, ExhibitStatus, Section
-from reproduce.presentation.statements import ClaimVerdict
-from reproduce.published import Mark
+from reproduce.presentation.content import Figure, Role
 from tests import fake_records, sections
 
 FOUR = [0.1, 0.4, 0.2, 0.1, *[0.0] * 6]  # forward times of RevNet-18's ten stages, only four of which cost anything
@@ -43,82 +42,58 @@ def cells(scale: str) -> list[StageCostCell]:
     return [cell for cell in PLANS["table5"](scale) if isinstance(cell, StageCostCell)]
 
 
-def read(root: Path) -> Section:
-    return sections.made(table5.EXHIBIT, root)
+@sections.situation(table5.EXHIBIT)
+def narrow_networks_on_a_gpu(root: Path) -> None:
+    """Modelled times follow from the stage costs. A narrow network is not compared with the published value.
+
+    The first of 18 stages takes twice as long, and an even cut gives its device another one.
+    """
+    gpu = {**fake_records.ENVIRONMENT, "device": "A GPU", "threads": 2}
+    revnet18, revnet34, *_ = cells("smoke")
+    fake_records.begin(revnet18, root, environment=gpu).finish(made_up(FOUR))
+    fake_records.begin(revnet34, root).finish(made_up([0.2, *[0.1] * 17]))
 
 
-def test_modelled_times_follow_stage_costs(tmp_path: Path) -> None:
-    """The modelled times, speed-up, bottleneck and idle share follow from the stage costs."""
-    cell = cells("smoke")[0]
-    fake_records.begin(cell, tmp_path).finish(made_up(FOUR))
-    table = sections.table(read(tmp_path), "table5-smoke")
-    (row,) = table.rows
-    values = dict(zip([column.name for column in table.columns], row, strict=True))
-    assert values["without overlap, ms"].value == pytest.approx(3 * 800)
-    assert values["PETRA, ms"].value == pytest.approx(3 * 400)
-    assert values["speed-up"].text == "2.00"
-    assert values["stage j"].text == "1"
-    assert values["share of all work, %"].text == "50.0"
-    assert values["idle, %"].text == "80.0"
-    assert values["devices enough"].text == "3"
-    assert "load before and after 0.5 and 1.5 on 2 cores (RevNet-18)" in table.notes[0]
+@sections.situation(table5.EXHIBIT, "table5")
+def one_network_of_the_papers_size(root: Path) -> None:
+    """The largest scale is compared with the published speed-up. The verdict stays open: modelled is not measured."""
+    fake_records.begin(cells("smoke")[0], root).finish(made_up(FOUR))
+    fake_records.begin(cells("paper")[0], root).finish(made_up([0.1] * 10))
 
 
-def test_stages_are_partitioned_by_cost_and_merged(tmp_path: Path) -> None:
-    """The first of 18 stages takes twice as long, and an even cut gives its device another one."""
-    fake_records.begin(cells("smoke")[1], tmp_path).finish(made_up([0.2, *[0.1] * 17]))
-    table = sections.table(read(tmp_path), "table5-arrangements")
-    assert "scale “smoke”" in table.caption
-    names = [column.name for column in table.columns]
-    rendered = [names.index(name) for name in ("way", "devices", "staleness", "speed-up")]
-    assert [[row[place].text for place in rendered] for row in table.rows] == [
-        ["one device a stage", "18", "34", "9.50"],
-        ["one device a stage, asynchronous 1F1B", "18", "17", "9.50"],
-        ["equal numbers", "10", "34", "6.33"],
-        ["balanced", "10", "34", "9.50"],
-        ["balanced, merged", "10", "18", "9.50"],
-        ["balanced, merged, asynchronous 1F1B", "10", "9", "9.50"],
-    ]
+@sections.situation(table5.EXHIBIT, "none")
+def two_networks_of_the_papers_size(root: Path) -> None:
+    """The sentence says that the published speed-up falls with J."""
+    for cell, stages in zip(cells("paper"), (10, 18), strict=False):
+        fake_records.begin(cell, root).finish(made_up([0.1] * stages))
 
 
-def test_table5_note_names_the_gpu(tmp_path: Path) -> None:
-    """The note names the GPU on which the costs were measured."""
-    environment = {**fake_records.ENVIRONMENT, "device": "A GPU", "threads": 2}
-    fake_records.begin(cells("smoke")[0], tmp_path, environment=environment).finish(made_up(FOUR))
-    assert "Measured on A GPU, 2 threads; load" in sections.table(read(tmp_path), "table5-smoke").notes[0]
-
-
-def test_narrow_network_is_not_compared_with_published_value(tmp_path: Path) -> None:
-    """The sentence about a narrow network contains no published value."""
-    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
-    assert read(tmp_path).sentence.endswith("of 2.0 times for RevNet-18, J = 10.")
-
-
-def test_largest_scale_is_compared_with_published_speedup(tmp_path: Path) -> None:
-    """Sentence and table compare the largest scale with the published speed-up, and the verdict stays open."""
-    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up(FOUR))
-    fake_records.begin(cells("paper")[0], tmp_path).finish(made_up([0.1] * 10))
-    section = read(tmp_path)
-    verdicts = [judgement.verdict for judgement in sections.judged("table5", tmp_path)]
-    assert verdicts == [ClaimVerdict.OPEN, ClaimVerdict.UNKNOWN], "modelled is not measured"
-    assert "10.0 times for RevNet-18, J = 10 (second-hand: 3.0)" in section.sentence
-    assert section.count == "2 of 8 cells"
-    assert sections.table(section, "table5-arrangements").caption.endswith("scale “paper”.")
-    first, second = sections.table(section, "table5").rows
-    assert (first[2].text, first[2].mark) == (f"3.0{TIMES}", Mark.SECOND_HAND)
-    assert first[3].text == "not run"  # on J devices
-    assert first[4].text == "10.00"
-    assert [entry.text for entry in second] == ["RevNet-34", "18", f"2.4{TIMES}", "not run", "not run"]
-    fake_records.begin(cells("paper")[1], tmp_path).finish(made_up([0.1] * 18))
-    text = read(tmp_path).sentence
-    assert "and 18.0 times for RevNet-34, J = 18 (second-hand: 2.4). The published speed-up falls with J" in text
-
-
-def test_table5_without_measurements_has_published_values_only(tmp_path: Path) -> None:
+@sections.situation(table5.EXHIBIT)
+def no_stage_is_timed(root: Path) -> None:
     """Without measurements only the published table is made."""
-    section = read(tmp_path)
-    assert sections.status_of("table5", tmp_path) is ExhibitStatus.NOT_RUN
-    assert [table.key for table in sections.tables(section)] == ["table5"]
+
+
+def test_scale_study_models_devices_and_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables and figure contain the modelled devices, the times and the link rates of the stage costs."""
+    monkeypatch.setattr(scale_study, "DEVICES", (4, 6))
+    assert sections.made(scale_study.EXHIBIT, tmp_path).findings[0].role is Role.MISSING
+    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up([0.1] * 10))  # 0.1 s forward, 0.2 s backward
+    section = sections.made(scale_study.EXHIBIT, tmp_path)
+    rivalled, links = sections.tables(section)
+    assert "modelled" in rivalled.caption
+    assert {row[1].text for row in rivalled.rows} == set(scale_study.LOOKS)
+    assert [row[1].text for row in links.rows] == ["10", "4", "6"]
+    assert links.rows[0][2].text == "300.0"
+    assert float(links.rows[0][4].value or 0) == pytest.approx(2e6 / 0.3 / (1e9 / 8))
+    (figure,) = (block for block in section.blocks if isinstance(block, Figure))
+    assert "6 devices: PETRA" in figure.description
+    assert section.sentence.startswith("In the model, over links that take no time, PETRA, asynchronous 1F1B is ")
+
+
+def test_scale_study_needs_only_the_cells_of_table5() -> None:
+    assert PLANS["scale_study"]("paper") == cells("paper")
+    assert all(isinstance(cell, StageCostCell) for cell in PLANS["scale_study"]("small"))
+    assert INSTANT not in scale_study.LINKS.values()
 
 
 def test_table5_cells_use_networks_and_batch_of_the_paper() -> None:

@@ -13,7 +13,7 @@ from reproduce.grids import recipes, scales
 from reproduce.grids.plans.transformers import COMPARED, IMAGES, LANGUAGE, STUDIES, Study, cells
 from reproduce.records.record import State, Status
 from tests import fake_records
-from tests.sections import entries, made, tables
+from tests.sections import situation
 
 
 def test_transformer_cells_differ_in_method_k_seed_and_rate() -> None:
@@ -50,30 +50,18 @@ def test_smoke_has_a_lower_target_for_transformers() -> None:
             assert not smoke.falls_short(cell, done, smoke.target(cell) + 0.1)
 
 
-def test_runs_on_different_texts_have_separate_tables(tmp_path: Path) -> None:
+@situation(transformers.EXHIBIT)
+def runs_on_two_texts(root: Path) -> None:
     """Runs on different texts are in separate tables, whose captions contain the hash of the text."""
     unigram = {"accuracy": 18.0, "bits_per_byte": 4.5}
     for seed, sha256 in enumerate(("aaaa00", "aaaa00", "bbbb00")):
         data = {**built_in("pydoc"), "files": {"pydoc_data.topics": sha256}, "unigram": unigram}
         for method, reached in ((methods.BACKPROPAGATION, 50.0), (methods.PETRA, 48.0 + 0.1 * seed)):
             cell = LANGUAGE.cell(method, 1, seed)
-            fake_records.train(cell, tmp_path, reached, data=data, extra={"test_bits_per_byte": 2.5})
-    both = tables(made(transformers.EXHIBIT, tmp_path))
-    assert [table.key for table in both] == ["language-small-aaaa00", "language-small-bbbb00"]
-    assert "text aaaa00" in both[0].caption
-    for table, n in zip(both, (2, 1), strict=True):
-        row = entries(table, "k = 1", "PETRA")
-        assert f"({n} of 3)" in row["", "last epoch, %"].text
-        assert row["", "bits per byte"].raw == 2.5
-        assert entries(table, "k = 16", "PETRA")["", "bits per byte"].text == "not run"
-    assert "The frequencies of single bytes find 18.00 % in 4.50 bits." in both[0].notes[0]
-    assert "that of Python 3.11.7" in both[0].notes[0]
+            fake_records.train(cell, root, reached, data=data, extra={"test_bits_per_byte": 2.5})
 
 
-def test_unfinished_run_is_listed_before_its_text_is_known(tmp_path: Path) -> None:
+@situation(transformers.EXHIBIT)
+def unfinished_run_on_an_unknown_text(root: Path) -> None:
     """An unfinished run is listed with its progress, without the hash and the frequencies of its text."""
-    fake_records.train(LANGUAGE.cell(methods.PETRA, 4), tmp_path, 40.0, epochs=2)
-    (table,) = tables(made(transformers.EXHIBIT, tmp_path))
-    assert "2 of " in entries(table, "k = 4", "PETRA")["", "last epoch, %"].text
-    assert ", text " not in table.caption
-    assert "frequencies" not in table.notes[0]  # no run has recorded the frequencies of bytes
+    fake_records.train(LANGUAGE.cell(methods.PETRA, 4), root, 40.0, epochs=2)

@@ -7,6 +7,7 @@ import pytest
 from reproduce.presentation import content
 from reproduce.presentation.content import MINUS, NARROW_SPACE, Column, Entry, Table
 from reproduce.presentation.statistics import Estimate
+from reproduce.presentation.tables import number
 from reproduce.published import Mark
 from reproduce.report.layout import column_groups
 from reproduce.text import some
@@ -18,6 +19,9 @@ def test_number_formatting() -> None:
         assert content.with_sign(value, digits) == rendered
     assert content.number(-1234567.891, 2).text == f"{MINUS}1,234,567.89"
     assert content.number(-0.001, 1).text == "0.0"
+    settings = number("a setting", lambda value: value)
+    texts = [settings.entries(value)[0].text for value in (4, 0.9, 1000)]
+    assert texts == ["4", "0.9", "1,000"], "the decimals that a setting needs"
     assert content.estimate(Estimate(94.94, None, None, (1,)), 1).text == "94.9"
     assert content.estimate(Estimate(94.94, None, None, (1,)), 1).hint == "a single run: no interval"
     rendered = content.estimate(Estimate(-0.25, -0.75, 0.25, (3,)), 2, sign=True).text
