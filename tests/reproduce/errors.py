@@ -2,7 +2,7 @@
 
     python -m tests.reproduce.errors
 
-A case (see `tests/messages.py`) is a command line, a module of the benchmarks with options, `training` or `forward`
+A case (see `tests/messages.py`) is a command line, a module of another program with options, `training` or `forward`
 with changes of the settings of a cell in JSON, or `python` with an expression that uses the names of this module.
 """
 
@@ -81,7 +81,7 @@ def message_of(case: str) -> str:
         raise AssertionError(f"{case}: the settings are accepted")
     started = AssertionError(f"{case}: the command line is accepted")
     command, words = main, shlex.split(case)
-    if kind.startswith("benchmarks."):
+    if kind.startswith(("benchmarks.", "reproduce.")):
         script = importlib.import_module(kind)
         command, words = click.Command(kind, callback=partial(script.main, words[1:])), []
     with contextlib.ExitStack() as stack:

@@ -45,23 +45,13 @@ def test_overlapped_reconstruction_runs_during_backward() -> None:
         lay_out([*order, (1, Action(Kind.BACKWARD, 0))], (1, 1))
 
 
-def test_draw_command_writes_svg_and_refuses_invalid_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command draws an SVG file with the requested schedules, and refuses invalid arguments."""
-    file = tmp_path / "schedule.svg"
-    for wrong in (["--method", "petr"], ["--stages", "1"], ["--devices", "9"], ["-k", "0"]):
-        with pytest.raises(SystemExit):
-            main([str(file), *wrong])
-        assert "error: " in capsys.readouterr().err
-        assert not file.exists()
-    with pytest.raises(SystemExit):
-        main([str(tmp_path / "missing" / "schedule.svg")])
-    assert f"{tmp_path / 'missing' / 'schedule.svg'} cannot be written: No such file" in capsys.readouterr().err
-    for method, titles in (
-        ("dsp", ["lockstep: staleness 4, 2, 0", "1F1B: staleness 2, 1, 0"]),
-        ("pareprop", ["0, 0, 0"]),
-    ):
-        main([str(file), "--method", method, "--stages", "3", "-k", "2", "--micro-batches", "4"])
-        text = file.read_text("utf-8")
-        assert ElementTree.fromstring(text).get("aria-label", "").endswith("on 3 stages, k = 2")
-        for title in titles:
-            assert title in text
+@pytest.mark.parametrize(
+    ("method", "titles"),
+    [("dsp", ["lockstep: staleness 4, 2, 0", "1F1B: staleness 2, 1, 0"]), ("pareprop", ["0, 0, 0"])],
+)
+def test_draw_command_writes_svg(method: str, titles: list[str], tmp_path: Path) -> None:
+    """The command draws an SVG file with the requested schedules."""
+    main([str(tmp_path / "schedule.svg"), "--method", method, "--stages", "3", "-k", "2", "--micro-batches", "4"])
+    text = (tmp_path / "schedule.svg").read_text("utf-8")
+    assert ElementTree.fromstring(text).get("aria-label", "").endswith("on 3 stages, k = 2")
+    assert [title for title in titles if title not in text] == []

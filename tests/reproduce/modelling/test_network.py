@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -32,27 +33,21 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_costs, "time_stages", lambda *arguments: made_up([3.0, 1.0, 1.0, 1.0])["stages"])
 
 
-def test_measured_costs_give_a_partition() -> None:
-    """Costs measured on a network give a partition of all stages, and the thread count is restored."""
-    threads = torch.get_num_threads()
-    sizes = network.balance(CELL, 2, torch.device("cpu"), threads=1)
-    assert len(sizes) == 2
-    assert sum(sizes) == 4
-    assert torch.get_num_threads() == threads
-
-
-def test_stages_are_timed_with_the_threads_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stages are timed with the requested number of threads."""
+def test_measured_costs_give_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs measured with the requested threads give a partition of all stages, and the thread count is restored."""
     timed_with = []
+    time_stages = stage_costs.time_stages
 
-    def timed(*arguments: object) -> object:
+    def timed(*arguments: Any) -> object:
         timed_with.append(torch.get_num_threads())
-        return made_up([1.0] * 4)["stages"]
+        return time_stages(*arguments)
 
     monkeypatch.setattr(stage_costs, "time_stages", timed)
     before = torch.get_num_threads()
-    network.balance(CELL, 2, torch.device("cpu"), threads=before + 1)
+    sizes = network.balance(CELL, 2, torch.device("cpu"), threads=before + 1)
+    assert (len(sizes), sum(sizes)) == (2, 4)
     assert timed_with == [before + 1]
+    assert torch.get_num_threads() == before
 
 
 @pytest.mark.usefixtures("costs")
@@ -60,9 +55,6 @@ def test_heavy_stage_gets_a_separate_process() -> None:
     """A stage as costly as the others together gets a process, and impossible limits are refused."""
     timed = network.time_network(network.timing_cell(CELL), torch.device("cpu"))
     assert timed.costs[0] == Cost(3, 6, 0, 10**6, 0, 4000)
-    before = torch.get_num_threads()
-    assert network.balance(CELL, 2, torch.device("cpu"), threads=before + 1) == (1, 3)
-    assert torch.get_num_threads() == before
     assert (timed.even(2).sizes, timed.even(2).slowest) == ((2, 2), 12)
     assert timed.best(2).speedup == 2
     with pytest.raises(CellError, match="each of 5 devices needs a stage"):
@@ -137,6 +129,9 @@ def test_partition_command_prints_plans_and_options() -> None:
     link = ["--processes", "2", "--method", "backpropagation", "--bandwidth", "1MB/s", "--latency", "1s"]
     slow = CliRunner().invoke(main, [*arguments, *link], catch_exceptions=False).output
     assert "simulated: 23000.000 ms per micro-batch" in slow, "9 and 9 s of work, 1 MB up, 2 down, twice the latency"
+    many = CliRunner().invoke(main, [*arguments, "--processes", "100"])
+    assert "--processes 100: the network has only 4 stages" in many.output
+    assert many.exit_code == 2
     full = CliRunner().invoke(main, [*arguments, "--memory-limit", "0.001MB"])
     assert "stays below 1,000 bytes" in full.output
 
@@ -187,27 +182,6 @@ def test_partition_works_with_fewer_repetitions_than_k() -> None:
     result = CliRunner().invoke(main, ["partition", *tiny, "-k", "8", "--repetitions", "1"], catch_exceptions=False)
     assert result.exit_code == 0
     assert "to use this partition: --processes 2" in result.output
-
-
-def test_invalid_partition_command_line_exits_2() -> None:
-    """An invalid `partition` command line exits with 2 and states the problem."""
-
-    def fails(*arguments: str) -> str:
-        result = CliRunner().invoke(main, ["partition", *arguments])
-        assert result.exit_code == 2
-        return result.output
-
-    assert "--processes 100: the network has only 10 stages" in fails("--processes", "100")
-    assert "there is no data set 'cifar11'" in fails("--dataset", "cifar11")
-    assert "model 'revnet19'" in fails("--model", "revnet19")
-    assert "PAREPROP is not simulated; REVERSIBLE_BACKPROPAGATION does" in fails("--method", "PAREPROP")
-    assert "raise k to 9 or more" in fails("--method", "PIPEDREAM_2BW", "-k", "4")
-    assert "raise k to 18 or more" in fails("--method", "PIPEDREAM_2BW", "-k", "4", "--timing", "lockstep")
-    assert "PACI runs at asynchronous 1F1B, got timing 'lockstep'" in fails("--method", "PACI", "--timing", "lockstep")
-    assert "stages 11: revnet18 has 10 blocks" in fails("--stages", "11")
-    assert "is not a memory: expected a number and GB, MB, GiB, MiB, such as 8GB" in fails("--memory-limit", "8 apples")
-    for wrong in ("8", "GB", "-1GB", "0GB", "1.2.3GB", "8GBs", "infGB"):
-        assert "is not a memory" in fails("--memory-limit", wrong)
 
 
 def test_quantities_accept_units_in_any_case() -> None:

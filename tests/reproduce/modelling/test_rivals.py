@@ -44,6 +44,8 @@ def test_kept_graphs_save_a_forward_and_send_less() -> None:
         Cost(2, 3, 1, 7, 5),
         Cost(1, 2, 0, 0, 7),
     )
+    for method, down in ((methods.DSP, [0, 5, 7]), (methods.PETRA, [0, 10, 14])):
+        assert [cost.down for cost in convert_costs(method, costs, [False, True, False])] == down
     noisy = convert_costs(methods.DELAYED_GRADIENTS, [Cost(3, 2), Cost(1, 2)], [True, False])
     assert noisy[0].backward == 0, "times are measured, and noisy"
 

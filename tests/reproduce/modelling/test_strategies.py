@@ -7,7 +7,7 @@ import pytest
 from petra_core import methods
 from petra_core.prediction.simulation import Cost
 from reproduce.grids.plans.tradeoff import cells
-from reproduce.modelling.network import TimedNetwork, convert_costs
+from reproduce.modelling.network import TimedNetwork
 from reproduce.modelling.strategies import STRATEGIES, Outcome, Strategy, evaluate_best, find_front
 
 STAGES = 10  # stages of RevNet-18
@@ -60,13 +60,6 @@ def test_checkpointing_holds_less_and_takes_longer() -> None:
     plain, lean = (outcome(BY_TITLE[title], 2, 4, EQUAL) for title in ("GPipe", "GPipe, checkpointing"))
     assert lean.peak < plain.peak
     assert lean.seconds > plain.seconds
-
-
-def test_only_reconstructing_methods_send_inputs_down() -> None:
-    """Messages down contain inputs only if the method reconstructs."""
-    costs = (Cost(1.0, 3.0, 0.0, 8, 0, 1), Cost(1.0, 3.0, 0.0, 8, 16, 1), Cost(1.0, 2.0, 0.0, 0, 16, 1))
-    assert [cost.down for cost in convert_costs(methods.DSP, costs, [True] * 3)] == [0, 8, 8]
-    assert [cost.down for cost in convert_costs(methods.PETRA, costs, [True] * 3)] == [0, 16, 16]
 
 
 def test_front_contains_the_undominated_points() -> None:
