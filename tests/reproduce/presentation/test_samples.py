@@ -1,10 +1,12 @@
 """Test samples by place: their values, broken runs, and the state of unfinished runs."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from pandas import DataFrame, isna
+from scipy import stats
 
 from reproduce.presentation.compare import (
     SeedSample,
@@ -41,6 +43,13 @@ def test_sample_states_broken_seeds_and_completion() -> None:
     difference = (samples["A"] - samples["B"]).estimate
     assert difference is not None
     assert (difference.mean, difference.counts) == (-10.0, (1, 1))
+
+
+def test_removing_a_seed_keeps_states_of_the_others() -> None:
+    """A sample without a seed keeps the values, states and problems of the others."""
+    states = {0: "done", 1: "done", 2: "diverged (epoch 1 of 3)"}
+    others = SeedSample({0: 60.0, 1: 61.0}, states, {2: "diverged"}, {2: "loss not finite"}).without([0])
+    assert (others.values, others.seeds, others.ended) == ({1: 61.0}, "1 of 2; 1 diverged", True)
 
 
 def test_measured_values_count_without_a_run_state() -> None:
@@ -96,6 +105,8 @@ def test_seeds_next_to_a_broken_one_keep_the_study_spread() -> None:
     known = (broken - exact).estimate
     assert known is not None
     assert known.freedom == pytest.approx(40)
+    assert exact.estimate is not None
+    assert exact.estimate.half_width == pytest.approx(0.2 * stats.t.ppf(0.975, 40) / math.sqrt(3))
     assert broken.estimate is not None
     assert broken.estimate.freedom == 2, "the mean of all has the spread of these values"
 

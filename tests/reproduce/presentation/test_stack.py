@@ -1,11 +1,10 @@
-"""Test stacked bars and tables: nothing is lost or duplicated, and a value that should be 0 is marked if it is not."""
+"""Test stacked bars: nothing is lost or duplicated."""
 
 import matplotlib as mpl
 import pytest
 from pandas import DataFrame
 
-from reproduce.presentation import facets, tables
-from reproduce.presentation.content import Role
+from reproduce.presentation import facets
 from reproduce.presentation.facets import Look, Panel
 
 LOOKS = {"a": Look("a", "#000000"), "b": Look("b", "#ff0000"), "c": Look("c", "#00ff00")}
@@ -29,25 +28,3 @@ def test_stack_orders_bars_by_rows_and_parts_by_looks(sideways: bool) -> None:
     (line,) = axes.lines
     assert set(line.get_xdata() if sideways else line.get_ydata()) == {5.0}
     assert [text.get_text().strip() for text in axes.texts] == ["6", "4"]
-
-
-def test_non_zero_exact_difference_is_an_alert() -> None:
-    """An exact difference other than 0 has tone ALERT, and nan is missing."""
-    rendered = tables.table(
-        key="t",
-        caption="",
-        rows=[0.0, 1e-9, float("nan")],
-        fields=[
-            tables.difference("off", lambda x: x, 1, exact=True),
-            tables.difference("d", lambda x: x, 1),
-            tables.amounts({"a": "A", "b": "B"}, lambda x: {"b": 2.0, "a": 1.0, "c": 3.0}, 1),
-        ],
-    )
-    assert [column.name for column in rendered.columns] == ["off", "d", "A", "B"]
-    assert [(row[0].text, row[0].role) for row in rendered.rows] == [
-        ("0.0", Role.OURS),
-        ("0.0", Role.ALERT),
-        ("", Role.MISSING),
-    ]
-    assert {row[1].role for row in rendered.rows[:2]} == {Role.OURS}
-    assert [entry.text for entry in rendered.rows[0][2:]] == ["1.0", "2.0"]

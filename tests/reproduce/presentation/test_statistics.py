@@ -112,26 +112,6 @@ def test_samples_and_differences_can_be_subtracted() -> None:
     assert (change.estimate.mean, change.estimate.counts) == (0.5, (2, 3, 3, 3))
 
 
-def test_broken_run_does_not_use_the_study_spread() -> None:
-    """A sample with a broken run has its sample spread, not that of the study."""
-    spread = ResidualSpread(0.1, 50, 25, 0.5)
-    sound, broken = (
-        SeedSample({0: 60.0, 1: 10.0}, spread=spread),
-        SeedSample({0: 60.0, 1: 10.0}, broken={1: "w"}, spread=spread),
-    )
-    assert sound.estimate is not None
-    assert broken.estimate is not None
-    assert sound.estimate.half_width == pytest.approx(0.1 * stats.t.ppf(0.975, 50) / math.sqrt(2))
-    assert broken.estimate.half_width == pytest.approx(25.0 * stats.t.ppf(0.975, 1))
-
-
-def test_difference_reports_mixed_machines() -> None:
-    """A difference reports whether its sides ran on different machines."""
-    cpu, both = SeedSample({0: 1.0}, machines={0: "CPU"}), SeedSample({0: 1.0, 1: 1.0}, machines={0: "CPU", 1: "GPU"})
-    assert (cpu - cpu).mixed == (both - both).mixed == ""
-    assert (both - cpu).mixed == "CPU and GPU"
-
-
 def test_verdict() -> None:
     """The verdict is equal, higher, lower or open according to the interval and the margin."""
     for low, high, expected in (
@@ -211,38 +191,3 @@ def test_welch_fallback_helps_with_unequal_spread() -> None:
     assert np.mean([shared for _, shared in unlike]) < 0.5
     assert 0.78 < covered(unlike, 0.5) < 0.9
     assert covered(simulate(0.5, deviations, 1, pooled=True), 0.5) < covered(unlike, 0.5) - 0.1
-
-
-def test_power_of_shared_spread_matches_its_freedom() -> None:
-    """A difference of three standard deviations is found in nine of ten studies, and with pairs in every second one."""
-    effect = 3 * DEVIATION
-    alike = simulate(effect, np.full(SETTINGS, DEVIATION), 2)
-    power = np.mean([p_value(difference) < 0.05 for difference, _ in alike])
-    rng = np.random.default_rng(3)
-    pairs = rng.normal(effect, DEVIATION * math.sqrt(2), size=(DRAWS, RUNS))
-    paired = np.mean(stats.ttest_1samp(pairs, 0.0, axis=1).pvalue < 0.05)
-    freedom = SETTINGS * (RUNS - 1)
-    error = DEVIATION * math.sqrt(2 / RUNS)
-    bound = stats.t.ppf(0.975, freedom)
-    expected = stats.nct.sf(bound, freedom, effect / error) + stats.nct.cdf(-bound, freedom, effect / error)
-    assert power == pytest.approx(expected, abs=0.04)
-    assert power > 0.85
-    assert paired < 0.65
-    nothing = simulate(0.0, np.full(SETTINGS, DEVIATION), 4)
-    assert np.mean([p_value(difference) < 0.05 for difference, _ in nothing]) == pytest.approx(0.05, abs=0.021)
-
-
-def test_holm_limits_family_wise_error_to_5_percent() -> None:
-    """Of four comparisons of one study one is real: it is found, and any other one in at most 5 % of the draws."""
-    rng = np.random.default_rng(5)
-    wrong = right = 0
-    for _ in range(DRAWS):
-        values = rng.normal(0.0, DEVIATION, size=(SETTINGS, 6))
-        values[1] -= 4 * DEVIATION
-        spread = pool(values.tolist())
-        sides = [SeedSample(dict(enumerate(difference)), spread=spread) for difference in values]
-        corrected = holm([p_value((sides[0] - other).estimate) for other in sides[1:5]])
-        right += corrected[0] < 0.05
-        wrong += any(p < 0.05 for p in corrected[1:])
-    assert right / DRAWS > 0.95
-    assert wrong / DRAWS < 0.06
