@@ -68,7 +68,7 @@ def hashes(networks_chosen: Iterable[str] = NETWORKS) -> Hashes:
     try:
         with torch.random.fork_rng(devices=[]):
             return {
-                f"{network} {method.name}": dict(zip(("losses", "weights"), _hash(cell(network, method)), strict=True))
+                f"{network} {method.name}": _hash(cell(network, method))
                 for network in networks_chosen
                 for method in methods.PAPER
             }
@@ -76,14 +76,13 @@ def hashes(networks_chosen: Iterable[str] = NETWORKS) -> Hashes:
         torch.set_num_threads(threads)
 
 
-def _hash(settings: TrainingCell) -> tuple[str, str]:
+def _hash(settings: TrainingCell) -> dict[str, str]:
     losses, weights = train(settings)
     of_weights = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         of_weights.update(name.encode() + tensor.contiguous().numpy().tobytes())
-    return hashlib.sha256(torch.tensor(losses, dtype=torch.float64).numpy().tobytes()).hexdigest(), (
-        of_weights.hexdigest()
-    )
+    of_losses = hashlib.sha256(torch.tensor(losses, dtype=torch.float64).numpy().tobytes())
+    return {"losses": of_losses.hexdigest(), "weights": of_weights.hexdigest()}
 
 
 def machine() -> str:
@@ -95,21 +94,12 @@ def machine() -> str:
 
 def differences(expected: Hashes, found: Hashes) -> list[str]:
     """Return a line for each training whose losses or weights differ from the expected ones."""
-    return [
-        f"{training}: {' and '.join(parts)} differ"
-        for training in expected.keys() | found.keys()
-        if (
-            parts := [
-                part
-                for part in ("losses", "weights")
-                if _part(expected, training, part) != _part(found, training, part)
-            ]
-        )
-    ]
-
-
-def _part(all_hashes: Hashes, training: str, part: str) -> str | None:
-    return all_hashes.get(training, {}).get(part)
+    lines = []
+    for training in sorted(expected.keys() | found.keys()):
+        one, other = expected.get(training, {}), found.get(training, {})
+        if parts := [part for part in ("losses", "weights") if one.get(part) != other.get(part)]:
+            lines.append(f"{training}: {' and '.join(parts)} differ")
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         FILE.write_text(json.dumps({**stored, here: found}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         print(f"stored {len(found)} trainings for {here}")
         return 0
-    lines = sorted(differences(stored[here], found))
+    lines = differences(stored[here], found)
     print(*lines, f"{len(found) - len(lines)} of {len(found)} trainings are bitwise equal on {here}", sep="\n")
     return 1 if lines else 0
 

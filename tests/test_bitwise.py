@@ -27,8 +27,7 @@ def test_hash_is_repeatable_and_depends_on_method() -> None:
         for method in (methods.PETRA, methods.PETRA, methods.BACKPROPAGATION)
     )
     assert petra == again
-    assert petra[0] != backpropagation[0]
-    assert petra[1] != backpropagation[1]
+    assert all(petra[part] != backpropagation[part] for part in ("losses", "weights"))
 
 
 def test_exit_status_reports_equal_bits(
