@@ -208,33 +208,6 @@ def test_plain_noise_is_unbiased(guess: Guess, space: Space) -> None:
     assert float((apart < 2).double().mean()) > 0.9
 
 
-def test_variance_and_bias_of_noise() -> None:
-    """For one sample and one tensor of d numbers: variance (d + 1) |T|^2 unnormalised, mean T/d projected."""
-    torch.manual_seed(0)
-    d, draws = 6, 4000
-    stages: list[Stage] = [
-        BufferedStage(nn.Linear(d, 1, bias=False).double()),
-        HeadStage(nn.Linear(1, toys.CLASSES).double()),
-    ]
-    x, y = torch.randn(1, d, dtype=torch.float64), torch.tensor([1])
-
-    def drawn(settings: ForwardGradient) -> Tensor:
-        trainer = ForwardGradients(stages, settings, auxiliary=lambda _: nn.Identity(), seed=0)
-        values = []
-        for _ in range(1 if settings.guess is Guess.GLOBAL else draws):
-            trainer.step(x, y)
-            values.append(gradients(trainer))
-        return torch.stack(values)
-
-    target = drawn(ForwardGradient(Target.GLOBAL, Guess.GLOBAL))[0]
-    plain = drawn(ForwardGradient(Target.GLOBAL, Guess.GAUSSIAN, scaling=Scaling.PLAIN))
-    variance, squared = float(plain.var(0).sum()), float(target @ target)
-    assert variance == pytest.approx((d + 1) * squared, rel=0.1)
-    projected = drawn(ForwardGradient(Target.GLOBAL, Guess.GAUSSIAN))
-    error = projected.std(0) / draws**0.5
-    assert float(((projected.mean(0) - target / d).abs() / error).max()) < 4
-
-
 @pytest.mark.parametrize("target", Target)
 @pytest.mark.parametrize("space", Space)
 @pytest.mark.parametrize("guess", [Guess.LOCAL, Guess.GAUSSIAN, Guess.FIXED])

@@ -6,23 +6,12 @@ from pathlib import Path
 import pytest
 
 from petra_core import methods
-from petra_core.methods import Method
 from reproduce.cells.kinds import CellError
 from reproduce.grids.plans.table1 import chains
-from reproduce.measures.complexity import measure_complexity
 from reproduce.measures.context import Context
 from reproduce.records.record import Record
 from reproduce.running.execution import execute
 from tests import fake_records
-
-
-@pytest.mark.parametrize(("depth", "k"), [(2, 1), (3, 1), (3, 4)])
-@pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_measured_memory_equals_prediction_per_stage_and_kind(method: Method, depth: int, k: int) -> None:
-    """For every method, the memory of every stage and kind is the predicted one."""
-    cell = replace(fake_records.complexity_cell(method, k), model=f"chain{depth}")
-    for entry in measure_complexity(cell)["memory"]:
-        assert entry["measured"] == entry["predicted"], entry
 
 
 def test_complexity_cell_runs_and_requires_a_chain(tmp_path: Path) -> None:

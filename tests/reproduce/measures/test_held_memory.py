@@ -51,14 +51,6 @@ def test_every_buffer_reaches_its_predicted_size(method: Method, accumulation: i
         assert row["peak"] == row["predicted"], row
 
 
-def test_side_bits_are_counted_for_bdia(tmp_path: Path) -> None:
-    """There is one bit for each value of 2 samples, 64 tokens and 48 channels, for the second of two blocks."""
-    vit = {"model": "vit_micro2", "stem": "patch4", "width": 48}
-    values = result(cell(methods.REVERSIBLE_BACKPROPAGATION, coupling="bdia", **vit), tmp_path)
-    side_bits = [(row["peak"], row["predicted"]) for row in values["rows"] if row["kind"] == "side_bits"]
-    assert side_bits == [(0, 0), (2 * 64 * 48 // 8,) * 2, (0, 0)]
-
-
 def test_process_growth_is_close_to_the_ledger(tmp_path: Path) -> None:
     """The process grows by 0.6 to 1.6 times the bytes that the ledger counts."""
     if Witness(CPU).report() is None:

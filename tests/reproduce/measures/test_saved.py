@@ -60,6 +60,8 @@ def _tensor(change: Callable[[torch.Tensor], torch.Tensor], ending: str = "weigh
 
 
 CONTRADICTIONS: dict[str, Change] = {
+    "of another cell": lambda state: state.update(identity="f"),
+    "of another program": lambda state: [state.pop(name) for name in [*state] if name != "identity"],
     "batch -1": lambda state: state.update(batch=-1),
     "batch + 1": lambda state: state.update(batch=state["batch"] + 1),
     "batch 2^70": lambda state: state.update(batch=1 << 70),
@@ -114,11 +116,22 @@ def test_contradicting_checkpoint_is_refused_and_kept(tmp_path: Path, saved: Pat
     CONTRADICTIONS[name](state)
     checkpoint.save(tmp_path / "checkpoint.pt", state)
     harm = (tmp_path / "checkpoint.pt").read_bytes()
-    with pytest.raises(CheckpointError, match=r"move it away|other files of digits"):
+    remedy = "belongs to another cell; move it" if name == "of another cell" else "move it away|other files of digits"
+    with pytest.raises(CheckpointError, match=remedy):
         run(CHAIN, tmp_path)
     assert (tmp_path / "checkpoint.pt").read_bytes() == harm
     assert not (tmp_path / "result.json").exists()
     assert json.loads((tmp_path / "config.json").read_text()) == before
+
+
+@pytest.mark.parametrize("harm", [lambda content: content[:-1000], lambda _: b"hello"], ids=["cut off", "other"])
+def test_damaged_checkpoint_is_named_and_kept(tmp_path: Path, saved: Path, harm: Callable[[bytes], bytes]) -> None:
+    copied(saved, tmp_path)
+    file = tmp_path / "checkpoint.pt"
+    file.write_bytes(damaged := harm(file.read_bytes()))
+    with pytest.raises(CheckpointError, match=r"checkpoint.pt .*move it away"):
+        run(CHAIN, tmp_path)
+    assert file.read_bytes() == damaged
 
 
 def test_forward_gradient_checkpoint_is_validated(tmp_path: Path) -> None:

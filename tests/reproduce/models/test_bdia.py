@@ -4,7 +4,6 @@ import copy
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.randomness import RandomStream, replay
 from petra_core.tape import Streams, as_streams
-from petra_core.worker import Backward
+from reproduce.measures.reconstruction import ReconstructionProbe
 from reproduce.models.bdia import BdiaStage, Quantise, pack, unpack
 from reproduce.models.sizes import TransformerSize
 from reproduce.models.vit import gpt, vit
@@ -126,15 +125,14 @@ def test_gamma_has_random_sign() -> None:
     assert abs(float(gammas.mean())) < 0.06
 
 
-@pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION], ids=str)
-def test_gradients_equal_autograd(method: Method) -> None:
+def test_gradients_equal_autograd() -> None:
     """In float64; the plain model draws the same gammas and masks as the engine without a seed."""
     x, y = toys.batches(1)[0]
     ours, plain = ([stage.double() for stage in network(dropout=0.1)] for _ in range(2))
     gradients: dict[int, list[Tensor]] = {}
     pipeline = Pipeline(
         ours,
-        method,
+        methods.BACKPROPAGATION,
         # Every weight has been through a backward, so its gradient is not None.
         before_update=lambda index, _, stage: gradients.update({index: [p.grad.clone() for p in stage.parameters()]}),
     )
@@ -161,31 +159,10 @@ def test_training_equals_backpropagation_bitwise(method: Method) -> None:
 
 def test_petra_reconstruction_error_grows_towards_input() -> None:
     """Weights change between forward and inverse, and the error may double at every block. PETRA still accepts BDIA."""
-    true: dict[tuple[int, int], Streams] = {}
-    errors: dict[int, list[float]] = {}
-
-    def look(backward: Backward) -> None:
-        key = backward.stage, backward.micro_batch
-        if key in true and backward.inputs is not None:
-            reconstructed, exact = (
-                torch.cat([t.flatten() for t in streams]) for streams in (backward.inputs, true.pop(key))
-            )
-            errors.setdefault(backward.stage, []).append(float((reconstructed - exact).norm() / exact.norm()))
-
-    p = Pipeline(network(depth=9), methods.PETRA, optimizer=toys.sgd, seed=0, after_backward=look)
-    for worker in p.workers[1:-1]:
-        forward = worker.parts[0].forward
-
-        def noting(m: int, inputs: Streams, *rest: Any, index: int = worker.index, forward: Any = forward) -> Streams:
-            true[index, m] = inputs
-            outputs: Streams = forward(m, inputs, *rest)
-            return outputs
-
-        worker.parts[0].forward = noting
-    toys.train(p, batches(60))
-    means = {stage: sum(values[-20:]) / 20 for stage, values in errors.items()}
-    assert set(means) == set(range(1, 9))
-    assert means[1] > 4 * means[6] > 0
+    errors = toys.measured(ReconstructionProbe, network(depth=9), methods.PETRA, batches(60), rate=0.05)
+    inputs = errors["training/input"]
+    assert [j for j, error in enumerate(inputs) if error is not None] == list(range(1, 9))
+    assert (inputs[1] or 0.0) > 4 * (inputs[6] or 0.0) > 0
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP, methods.REVERSIBLE_BACKPROPAGATION], ids=str)
