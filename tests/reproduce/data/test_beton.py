@@ -15,7 +15,7 @@ from reproduce.data.beton import Beton, JpegFiles, RawImages, UnreadableImageErr
 from reproduce.data.errors import DataError
 from tests.conftest import ROOT
 from tests.fake_data import image_folder
-from tests.reproduce.records.test_records import full_disk
+from tests.faults import full_disk
 
 SHAPES = ((150, 6, 5), (5, 1000, 1100))  # images, height, width; a page contains 2.x of the latter
 

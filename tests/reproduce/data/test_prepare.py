@@ -1,9 +1,11 @@
 """Test preparing data sets: completely or not at all, repeatedly, and unofficial data only with a reason."""
 
 import contextlib
+import itertools
 import os
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import filelock
 import numpy as np
@@ -17,8 +19,7 @@ from reproduce.data.errors import DataError
 from reproduce.data.manifest import Options
 from reproduce.data.prepare import prepare
 from reproduce.records.storage import StorageFullError
-from tests import fake_data
-from tests.reproduce.records.test_records import no_room
+from tests import fake_data, faults
 
 WHY = Options(reason="a test")
 MAKERS = {
@@ -112,13 +113,6 @@ def test_real_cifar10_is_official_except_test_batch(real_cifar10, root):
         assert sentence.endswith("(the other 5 files are the official ones)")
 
 
-def test_missing_source_creates_no_folder(tmp_path, root):
-    """A missing source raises a DataError and creates no folder."""
-    with pytest.raises(DataError, match=r"nothing: there is no such folder\. Get it with --download"):
-        prepare(CIFAR10, tmp_path / "nothing", root, WHY, bar)
-    assert not root.exists()
-
-
 @pytest.mark.parametrize(
     ("dataset", "file", "damage", "problem"),
     [
@@ -209,57 +203,35 @@ def test_source_inside_target_is_not_changed(tmp_path):
     assert (source / "cifar-10-batches-bin" / "test_batch.bin").exists()
 
 
-class Killed(BaseException):
-    """End a process without any clean-up."""
-
-
-def kill_at(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `prepare` die at the beginning of a step."""
-
-    def die(*_):
-        monkeypatch.setattr(module.shutil, "rmtree", lambda *_, **__: None)
-        raise Killed
-
-    if step != "between renames":
-        monkeypatch.setattr(module, step, die)
-        return
-    rename, seen = Path.rename, []
-    monkeypatch.setattr(Path, "rename", lambda path, to: die() if seen else seen.append(rename(path, to)))
-
-
-@pytest.mark.parametrize(("step", "before"), [("_written", False), ("_put_in_place", True), ("between renames", True)])
-def test_killed_prepare_can_be_repeated(step, before, source, tmp_path, root, monkeypatch):
-    """After a kill at any step, repeating the command gives the undisturbed result and no other files."""
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "before"), [("kill", False), ("kill", True), ("full disk", True)])
+def test_fault_at_any_operation_can_be_repeated(fault, before, source, tmp_path, root):
+    """After a kill or a full disk at any file operation, repeating gives the undisturbed result and no other files."""
     expected, _ = prepare(CIFAR10, source, tmp_path / "undisturbed", WHY, bar)
-    if before:
+    options = Options(reason="a test", replace=before)
+    for number in itertools.count():
+        folder = root / str(number)
+        if before:
+            prepare(CIFAR10, source, folder, WHY, bar)
+        early = faults.ends_early(number, fault, lambda folder=folder: prepare(CIFAR10, source, folder, options, bar))
+        assert fault == "kill" or left(folder) <= {"cifar10"}, "a full disk leaves no partial files"
+        made, now = prepare(CIFAR10, source, folder, WHY, bar)
+        assert not (now and before), "the previous state is still there, or was restored"
+        assert made == expected
+        assert left(folder) == {"cifar10"}
+        assert manifest.problems(folder / "cifar10", made, contents=True) == []
+        if not early:
+            break
+    assert number > 5
+
+
+def test_too_little_free_space_is_refused_before_writing(source, root, monkeypatch):
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(DataError, match=r"CIFAR-10 needs 0.00 GB, 0.00 GB are free"):
         prepare(CIFAR10, source, root, WHY, bar)
-    with monkeypatch.context() as context:
-        kill_at(step, context)
-        with pytest.raises(Killed):
-            prepare(CIFAR10, source, root, Options(reason="a test", replace=before), bar)
-    assert left(root) - {"cifar10"}  # it left files
-    made, now = prepare(CIFAR10, source, root, WHY, bar)
-    assert now != before  # the previous state is still there, or was restored
-    assert made == expected
-    assert left(root) == {"cifar10"}
-    assert manifest.problems(root / "cifar10", made, contents=True) == []
-
-
-def test_interrupt_and_full_disk_leave_nothing(source, root, monkeypatch):
-    """An interrupt, too little free space and a full disk leave no file."""
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    little = type("Usage", (), {"free": 1000})
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "write_atomically", faults.no_room)
     fills = r"no room for CIFAR-10 in .* \(No space left on device\); no partial files"
-    for place, name, change, error, message in (
-        (module, "_written", interrupted, KeyboardInterrupt, None),
-        (module.shutil, "disk_usage", lambda _: little, DataError, "CIFAR-10 needs 0.00 GB, 0.00 GB are free"),
-        (module, "write_atomically", no_room, StorageFullError, fills),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(place, name, change)
-            with pytest.raises(error, match=message):
-                prepare(CIFAR10, source, root, WHY, bar)
-        assert left(root) == set()
+    with pytest.raises(StorageFullError, match=fills):
+        prepare(CIFAR10, source, root, WHY, bar)
+    assert left(root) == set()

@@ -28,8 +28,8 @@ from reproduce.records.storage import StorageFullError
 from reproduce.running.execution import execute
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.runner import run_grid
+from tests.faults import full_disk
 from tests.reproduce.cells.test_cells import TRAINING
-from tests.reproduce.records.test_records import full_disk
 
 pytestmark = pytest.mark.convolutions
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
 from petra_core import methods
 from reproduce.cells.kinds import GradientsCell
 from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.grids.plans.transformers import IMAGES
-from reproduce.presentation.compare import means
-from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, over_training
+from reproduce.presentation.compare import means, measured_samples
+from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, average_over_micro_batches, over_training
 from reproduce.records.results import read
 from tests import fake_records
 from tests.sections import run_sets
@@ -162,16 +162,11 @@ def test_failed_export_leaves_no_partial_table(tmp_path: Path, monkeypatch: pyte
 
 def test_sheet_describes_the_recipe(tmp_path: Path) -> None:
     """The description of a sheet contains data set, width, batch size, length and learning rate."""
+    small, paper = recipes.cell("small", accumulation=8), recipes.cell("paper", "revnet50", dataset="cifar100")
     for cell, words in (
-        (
-            recipes.cell("small", accumulation=8),
-            "CIFAR-10, width 8, micro-batches of 32, 3 epochs, learning rate 0.1·batch·k",
-        ),
+        (small, "CIFAR-10, width 8, micro-batches of 32, 3 epochs, learning rate 0.1·batch·k"),
         (recipes.cell("small", reference_rate=0.4), "learning rate 0.4·batch·k/256"),
-        (
-            recipes.cell("paper", "revnet50", dataset="cifar100"),
-            "scale “paper”: CIFAR-100, width 64, micro-batches of 64, 300 epochs",
-        ),
+        (paper, "scale “paper”: CIFAR-100, width 64, micro-batches of 64, 300 epochs"),
     ):
         (run_set,) = run_sets(tmp_path, cell.scale, [cell])
         assert words in run_set.describe()
@@ -211,3 +206,16 @@ def test_measures_are_weighted_means_without_undefined_values() -> None:
     assert means.columns.tolist() == ["cell", "seed", "stage", "measure", "k", "value"]
     assert means[["stage", "value"]].to_numpy().tolist() == [[0, 1.0], [1, 4.0]]
     assert over_training(lines.iloc[:0]).empty
+
+
+def test_mean_is_weighted_and_skips_undefined_values() -> None:
+    """Means are weighted by micro-batches, keep their order, and leave out undefined values."""
+    rows = [(1, 0, 1, 1.0), (1, 0, 3, 5.0), (1, 1, 2, None), (0, 0, 5, None), (0, 1, 5, 7.0)]
+    lines = DataFrame(rows, columns=["seed", "stage", "weight", "value"])
+    means = average_over_micro_batches(lines, ["seed", "stage"])
+    assert list(means["seed"]) == [1, 1, 0, 0], "in the order in which they come"
+    assert list(means["value"]) == pytest.approx([4.0, float("nan"), float("nan"), 7.0], nan_ok=True)
+    samples = measured_samples(means, "value", ["stage"])
+    assert {place: sample.values for place, sample in samples.items()} == {0: {1: 4.0}, 1: {0: 7.0}}
+    assert samples[2].estimate is None
+    assert len(concat([means, means], ignore_index=True)) == 8

@@ -18,8 +18,8 @@ import pytest
 from reproduce.records import locks
 from reproduce.records.locks import LockedError, LockLostError, hold, holder
 from reproduce.records.storage import StorageError, StorageFullError
+from tests.faults import full_disk
 from tests.processes import FORKED, wait_for
-from tests.reproduce.records.test_records import full_disk, no_room
 
 STALE = 1.0  # seconds, instead of minutes
 PATIENCE = 120
@@ -94,13 +94,8 @@ def test_lock_is_exclusive_and_leaves_no_lease(tmp_path):
     assert {file.name for file in tmp_path.iterdir()} <= {"record.lock"}
 
 
-@pytest.mark.parametrize("where", ["mkdir", "record.lock", "record.lease"])
-def test_full_disk_is_reported_while_locking(tmp_path, monkeypatch, where):
+def test_full_disk_is_reported_while_locking(tmp_path):
     """A full disk concerns all cells and is not a problem of this cell."""
-    if where == "mkdir":
-        monkeypatch.setattr(Path, "mkdir", no_room)
-    elif where == "record.lock":
-        monkeypatch.setattr(locks, "_kernel_lock", lambda _: SimpleNamespace(acquire=no_room))
     with pytest.raises(StorageFullError, match=r"no room to lock .*same command again"), full_disk(0), hold(tmp_path):
         pass
     assert holder(tmp_path) is None
@@ -332,33 +327,6 @@ def test_old_unreadable_lease_is_taken_over_immediately(shared):
     assert holder(shared).gone
     with hold(shared) as held:
         held.check()
-
-
-def _hold_again_and_again(folder, ready):
-    locks.STALE_SECONDS, locks.HEARTBEAT_SECONDS = STALE, STALE / 5
-    ready.set()
-    while True:
-        with hold(folder):
-            pass
-
-
-@pytest.mark.slow
-def test_kill_never_locks_a_cell_permanently(tmp_path):
-    """Kill a process 200 times at any instant, including between the creation of a lease and its writing."""
-    folders = []
-    for number in range(200):
-        ready = FORKED.Event()
-        folders.append(tmp_path / str(number))
-        process = FORKED.Process(target=_hold_again_and_again, args=(folders[-1], ready))
-        process.start()
-        assert ready.wait(PATIENCE)
-        time.sleep(0.002 + number * 1e-5)
-        process.kill()
-        process.join()
-    time.sleep(1.1 * STALE)
-    for folder in folders:
-        with hold(folder) as held:
-            held.check()
 
 
 def test_lock_of_another_user_is_named_with_remedy(tmp_path, monkeypatch):

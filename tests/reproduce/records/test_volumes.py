@@ -2,13 +2,12 @@
 
 import dataclasses
 import errno
+import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
-import sys
-import warnings
-from pathlib import Path
 
 import pandas
 import pytest
@@ -19,20 +18,17 @@ from reproduce.records import locks, volumes
 from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, RecordError, Status, scan
-from reproduce.records.storage import StorageError, StorageFullError
-from tests import fake_records
+from reproduce.records.storage import StorageError
+from tests import fake_records, faults
 from tests.conftest import ROOT
 from tests.fake_records import CLEAN, DIRTY, ENVIRONMENT, PATCH, complexity_cell, finish, in_folder, train
 from tests.processes import FORKED
 from tests.reproduce.records.test_locks import _hold
-from tests.reproduce.records.test_records import full_disk, snapshot
+from tests.reproduce.records.test_records import snapshot
 
 CELL = recipes.cell("smoke")
 OTHER, THIRD = (dataclasses.replace(CELL, seed=seed) for seed in (5, 6))
 VOLUME = "smoke/training-digits-revnet18-petra.jsonl"
-KILLED = 57
-#: Events that Python reports before an operation. `os.fsync` is counted too, so that a kill may follow a write.
-OPERATIONS = {"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.utime", "shutil.rmtree"}
 
 
 def accuracies(root):
@@ -113,6 +109,8 @@ def test_diverged_record_is_published_and_can_be_retried(tmp_path):
     assert len(scan(tmp_path).records) == 2
     record.retry()
     assert str(record.state()) == "2 of 4 epochs"
+    with pytest.raises(ValueError, match="not a failed cell"):
+        record.retry()
     assert record.checkpoint.exists()
     assert CELL.identity not in (tmp_path / VOLUME).read_text()
     assert accuracies(tmp_path) == [90.0]
@@ -262,45 +260,7 @@ def test_equal_results_with_other_times_count_once(tmp_path):
     assert (tmp_path / VOLUME).read_bytes() == (slower / VOLUME).read_bytes()
 
 
-# --- kills
-
-
-def kill_at(number, work):
-    """Run the function in a process that is killed before its n-th file operation.
-
-    Returns:
-        The exit code of the process.
-
-    """
-    with warnings.catch_warnings():  # Python 3.12 warns of threads; those of this process hold no lock that we need
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        left, sync = number, os.fsync
-
-        def step(event, _):
-            nonlocal left
-            if event in OPERATIONS:
-                if left == 0:
-                    os._exit(KILLED)
-                left -= 1
-
-        def fsync(file):
-            step("open", ())
-            sync(file)
-
-        locks._lease.cache_clear()  # the cache belongs to the parent process
-        os.fsync = fsync
-        sys.addaudithook(step)
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, KILLED)
-    return code
+# --- kills and full disks
 
 
 def let_time_pass(root):
@@ -310,24 +270,20 @@ def let_time_pass(root):
             os.utime(lease, (0, 0))
 
 
-def begun(root):
-    record = train(CELL, root, 95.0, epochs=4)
-    record.checkpoint.write_bytes(b"x")
+def begun(root, epochs=4, checkpoint=b"x"):
+    record = train(CELL, root, 95.0, epochs=epochs)
+    record.checkpoint.write_bytes(checkpoint)
     return record
 
 
 def finish_it(root):
-    """Complete a run, or after a kill the next run."""
+    """Complete a run, or after a fault the next run."""
     record = Record.for_cell(CELL, root)
     with record.lock():
         if record.state().final:
             record.publish()
         else:
             finish(record, 95.0)
-
-
-def bring_it(root):
-    list(merge(root / "there", root))
 
 
 def retry_it(root):
@@ -337,129 +293,125 @@ def retry_it(root):
             record.retry()
 
 
+def merge_it(root):
+    list(merge(root / "there", root, replace=True))
+
+
+def unpublished(root):
+    in_folder(train(CELL, root, 95.0))
+
+
+def done(root, accuracy=95.0):
+    train(CELL, root, accuracy)
+
+
+def second(make):
+    """Return a function that makes a record after another one of its volume."""
+    return lambda root: (train(OTHER, root, 90.0), make(root))
+
+
+def over_old(make):
+    """Return a function that makes a record in the source of a merge, and ours with one epoch and a checkpoint."""
+    return second(lambda root: (make(root / "there"), begun(root, 1, b"old")))
+
+
+def kept(root):
+    """Return the files of records below a root, and its replaced results, which may be written twice."""
+    files = {name: data for name, data in snapshot(root).items() if not name.endswith(".tmp")}
+    replaced = [run.content for run in scan(root / volumes.REPLACED).records]
+    return {name: data for name, data in files.items() if not name.startswith(volumes.REPLACED)}, replaced
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [True, False], ids=["first of its volume", "second"])
-@pytest.mark.parametrize("act", [finish_it, bring_it])
-def test_kill_at_any_operation_loses_and_duplicates_nothing(tmp_path, act, first):
-    """After a kill at any file operation, no record is lost or duplicated, and repeating completes it."""
-    undisturbed = tmp_path / "undisturbed"
-    make(undisturbed, act, first=first)
-    act(undisturbed)
-    expected = {name: data for name, data in snapshot(undisturbed).items() if name.startswith("smoke/")}
-    for number in range(1000):
+@pytest.mark.parametrize("fault", ["kill", "full disk"])
+@pytest.mark.parametrize(
+    ("prepare", "act", "states"),
+    [
+        (begun, finish_it, {"95.00 %", "4 of 4 epochs"}),
+        (second(begun), finish_it, {"95.00 %", "4 of 4 epochs"}),
+        (second(unpublished), finish_it, {"95.00 %"}),
+        (
+            second(lambda root: begun(root, 3).fail("diverged", "nan")),
+            retry_it,
+            {"diverged (epoch 4 of 4)", "3 of 4 epochs"},
+        ),
+        (second(lambda root: begun(root / "there")), merge_it, {"not run", "4 of 4 epochs"}),
+        (over_old(begun), merge_it, {"1 of 4 epochs", "4 of 4 epochs"}),
+        (over_old(done), merge_it, {"95.00 %", "1 of 4 epochs"}),
+        (lambda root: (done(root / "there"), done(root, 96.0)), merge_it, {"95.00 %", "96.00 %"}),
+    ],
+    ids=["finish the first", "finish", "publish", "retry", "copy", "copy over", "merge", "exchange"],
+)
+def test_fault_at_any_operation_loses_and_duplicates_nothing(tmp_path, prepare, act, states, fault):
+    """After a kill or a full disk at any file operation, all records are valid, and repeating completes the work."""
+    prepare(tmp_path / "undisturbed")
+    act(tmp_path / "undisturbed")
+    expected = kept(tmp_path / "undisturbed")
+    for number in itertools.count():
         root = tmp_path / str(number)
-        make(root, act, first=first)
-        code = kill_at(number, lambda root=root: act(root))
+        prepare(root)
+        other = Record.for_cell(OTHER, root).read().content
+        early = faults.ends_early(number, fault, lambda root=root: act(root))
         let_time_pass(root)
-        found = {run.cell: run for run in scan(root).records}
         assert scan(root).problems == ()
-        assert Record.for_cell(CELL, root).state() == found[CELL].state
-        assert found[CELL].state.status in (Status.DONE, Status.PARTIAL)
-        assert first or found[OTHER].result["test_accuracy"] == 90.0
+        record = Record.for_cell(CELL, root)
+        assert (reached := record.state().reached) in states
+        old = record.checkpoint.exists() and record.checkpoint.read_bytes() == b"old"
+        assert not old or reached in ("1 of 4 epochs", "95.00 %"), "an old checkpoint must not meet new metrics"
+        assert Record.for_cell(OTHER, root).read().content == other
         act(root)
-        assert accuracies(root) == [95.0] + [90.0] * (not first)
-        after = snapshot(root)
-        assert {name: data for name, data in after.items() if name.startswith("smoke/")} == expected
-        assert not Record.for_cell(CELL, root).path.exists()
+        assert kept(root) == expected
+        assert not list(root.glob(".merge-*"))
         shutil.rmtree(root)
-        if code == 0:
+        if not early:
             break
-    assert number > 30, "the append has many operations"
+    assert number >= 5, "the work has many operations"
 
 
-def make(root, act, *, first):
-    if not first:
-        train(OTHER, root, 90.0)
-    begun(root)
-    if act is bring_it:
-        train(CELL, root / "there", 95.0)
-
-
-@pytest.mark.slow
-def test_killed_retry_leaves_a_failed_or_unfinished_record(tmp_path):
-    """After a kill during a retry the record has failed or is unfinished, and repeating completes it."""
-    for number in range(1000):
-        root = tmp_path / str(number)
-        train(OTHER, root, 90.0)
-        begun(root).fail("diverged", "nan")
-        code = kill_at(number, lambda root=root: retry_it(root))
-        let_time_pass(root)
-        assert accuracies(root) == [90.0]
-        assert Record.for_cell(CELL, root).state().status in (Status.FAILED, Status.PARTIAL)
-        retry_it(root)
-        assert str(Record.for_cell(CELL, root).state()) == "4 of 4 epochs"
-        assert Record.for_cell(CELL, root).checkpoint.exists()
-        if code == 0:
-            break
-    assert number > 10
+def torn_appends(root, before):
+    """Yield after each kill within the append that has led from the files `before` to those of `root`."""
+    whole = snapshot(root)
+    for name, later in (("smoke/provenance.jsonl", {VOLUME: before.get(VOLUME, b"")}), (VOLUME, {})):
+        for length in [*range(len(before.get(name, b"")), len(whole[name]), 29), len(whole[name]) - 1]:
+            for file, data in {**whole, name: whole[name][:length], **later}.items():
+                (root / file).write_bytes(data)
+            volumes._READ.clear()
+            yield
 
 
 def test_append_torn_at_any_byte_is_completed_by_repeating(tmp_path):
-    """An append that was interrupted at any byte is completed by repeating it."""
+    """The record is still in its folder."""
     train(OTHER, tmp_path, 90.0)
     before = snapshot(tmp_path)
-    record = in_folder(train(CELL, tmp_path, 95.0))
-    run = record.read()
+    run = in_folder(train(CELL, tmp_path, 95.0, code=DIRTY, patch=PATCH)).read()
     assert volumes.publish(run, tmp_path) is None
-    whole = snapshot(tmp_path)
-    for name in (VOLUME, "smoke/provenance.jsonl"):
-        text, start = whole[name], len(before[name]) if name == VOLUME else 0
-        for length in [*range(start, len(text), 29), len(text) - 1]:
-            for file, data in whole.items():
-                (tmp_path / file).write_bytes(data if file != name or length > len(text) else text[:length])
-            if name != VOLUME:  # provenance is written before the volume
-                (tmp_path / VOLUME).write_bytes(b"")
-            volumes._READ.clear()
-            assert scan(tmp_path).problems == ()
-            assert 95.0 in accuracies(tmp_path)
-            assert volumes.publish(run, tmp_path) is None
-            found = Record.for_cell(CELL, tmp_path).read()
-            assert found.place == tmp_path / VOLUME
-            assert found.content == run.content
+    for _ in torn_appends(tmp_path, before):
+        assert accuracies(tmp_path) == [95.0, 90.0]
+        assert volumes.publish(run, tmp_path) is None
+        found = Record.for_cell(CELL, tmp_path).read()
+        assert (found.place, found.content) == (tmp_path / VOLUME, run.content)
 
 
-@pytest.mark.parametrize("name", [VOLUME, "smoke/provenance.jsonl"])
-def test_merge_stopped_within_append_is_completed_by_repeating(tmp_path, name):
+def test_merge_stopped_within_append_is_completed_by_repeating(tmp_path):
     """The source has the only other copy of the record, and its folder may be a volume too."""
     there, here = tmp_path / "there", tmp_path / "here"
     train(CELL, there, 95.0, code=DIRTY, patch=PATCH)
     assert [decision for decision, _, _ in merge(there, here)] == [Decision.BROUGHT]
-    whole = snapshot(here)
-    for length in range(0, len(whole[name]), 53):
-        (here / name).write_bytes(whole[name][:length])
-        if name != VOLUME:  # provenance is written before the volume
-            (here / VOLUME).unlink()
-        volumes._READ.clear()
+    for _ in torn_appends(here, {}):
         assert accuracies_and_problems(here)[0] == []
         for dry_run in ({}, None):
             assert [decision for decision, _, _ in merge(there, here, dry_run=dry_run)] == [Decision.BROUGHT]
         assert accuracies(here) == [95.0]
 
 
-def test_full_disk_keeps_volume_and_folder(tmp_path):
-    """On a full disk the volume does not change, and the record stays in its folder."""
-    train(OTHER, tmp_path, 90.0)
-    record = in_folder(train(CELL, tmp_path, 95.0))
-    before = snapshot(tmp_path)
-    room = (tmp_path / VOLUME).stat().st_size + 700
-    with pytest.raises(StorageFullError, match=rf"no room to write .*{VOLUME}"), full_disk(room):
-        record.publish()
-    assert snapshot(tmp_path) == before
-    assert accuracies(tmp_path) == [95.0, 90.0]
-
-
 def test_volume_of_another_user_is_named(tmp_path, monkeypatch):
     """If the volume cannot be written, the error names it, and the record stays in its folder."""
+
+    def forbidden(*_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
+
     record = in_folder(train(CELL, tmp_path, 95.0))
-    (tmp_path / "smoke").rename(tmp_path / "elsewhere")
-    mkdir = Path.mkdir
-
-    def forbidden(self, *arguments, **options):
-        if self == tmp_path / "smoke":
-            raise PermissionError(errno.EACCES, "Permission denied", str(self))
-        mkdir(self, *arguments, **options)
-
-    monkeypatch.setattr(Path, "mkdir", forbidden)
+    monkeypatch.setattr(volumes, "append_line", forbidden)
     with pytest.raises(StorageError, match=rf"no permission to write .*{VOLUME}.*; give this user write permission"):
         record.publish()
     assert accuracies(tmp_path) == [95.0]
@@ -560,3 +512,5 @@ def test_all_committed_records_are_read_without_problems() -> None:
     scanned = scan(ROOT / "reports" / "records")
     assert scanned.problems == ()
     assert len(scanned.records) >= 1040
+    texts = [file.read_text() for file in (ROOT / "reports" / "records").glob("*/*.jsonl")]
+    assert {run.cell.name for run in scanned.records} == {*re.findall('"t":"cell",.*?"name":"(.*?)"', "".join(texts))}
