@@ -4,6 +4,9 @@
 
 A case (see `tests/messages.py`) is a command line, a module of another program with options, `training` or `forward`
 with changes of the settings of a cell in JSON, or `python` with an expression that uses the names of this module.
+`record`, `benchmark` and `manifest` make such a record, change one of its files and read it. The change is in JSON: an
+object with new values, a list of a text and its replacement, a text in place of the file's, or null to remove the file.
+`cell` is no error: its message contains the settings that `train` with these options derives, and the notes about them.
 """
 
 # ruff: noqa: F401  # errors.txt uses the imported names
@@ -12,24 +15,34 @@ import importlib
 import json
 import re
 import shlex
+import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import click
+import numpy as np
+import pytest
 import torch
 from click.testing import CliRunner
 from torch import nn
 
 from petra_core import BufferedStage, HeadStage, models
-from reproduce.cells.kinds import CellError, from_dict
-from reproduce.cells.rates import LearningRateSchedule
+from reproduce.cells import catalogue, own
+from reproduce.cells.kinds import Cell, CellError, from_dict
+from reproduce.cells.rates import LearningRateSchedule, learning_rate
 from reproduce.commands.cli import main
+from reproduce.commands.train import cell_by_hand
+from reproduce.data import imagenet32, manifest
+from reproduce.data.errors import DataError
+from reproduce.distributed.partitioning import parse_partition
 from reproduce.forward_gradients import blocks
 from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Guess, Space
 from reproduce.forward_gradients.training import ForwardGradients
+from reproduce.grids import recipes
 from reproduce.modelling.formula import evaluate
 from reproduce.modelling.synchronous_schedules import gpipe, interleaved, one_f_one_b
 from reproduce.models.bdia import BdiaStage, Quantise
@@ -40,14 +53,19 @@ from reproduce.models.revswin import revswin
 from reproduce.models.revvit import revvit
 from reproduce.models.sizes import HierarchicalSize, TransformerSize
 from reproduce.models.vit import gpt
-from reproduce.records.benchmarks import Comparison, Goal, Series
-from tests import toys, transformers
+from reproduce.records import reading, results
+from reproduce.records.benchmarks import Comparison, Goal, Series, write
+from tests import fake_records, toys, transformers
 from tests.messages import message_of_expression, rewrite
+from tests.reproduce.cells import test_own
 from tests.reproduce.cells.test_cells import FORWARD, TRAINING
+from tests.reproduce.data.test_imagenet32 import GOOD, stored
 from tests.reproduce.data.test_language import CELL as LANGUAGE
+from tests.reproduce.data.test_manifest import MANIFEST
 from tests.reproduce.forward_gradients import test_forward_gradients as forward
 from tests.reproduce.measures.test_probed_cells import CELLS as PROBED
 from tests.reproduce.records.test_benchmark_records import benchmark, with_slow
+from tests.reproduce.records.test_records import snapshot
 
 FILE = Path(__file__).with_name("errors.txt")
 #: Functions that start the work of a command.
@@ -63,6 +81,79 @@ FORWARD_MODE = ForwardGradient(space=Space.ACTIVATIONS, derivative=Derivative.JV
 TWO = torch.randn(3, 2), torch.zeros(3, dtype=torch.int64)  # a micro-batch with two features
 
 
+def build(function: str) -> None:
+    """Build a network of a user's module, `users`."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(sys, "path", [folder, *sys.path]):
+        test_own.write(Path(folder), "users")
+        own.build(function)
+
+
+def make_record(folder: Path) -> Path:
+    return fake_records.in_folder(fake_records.train(recipes.cell("smoke"), folder, 90.0)).path
+
+
+def make_benchmark(folder: Path) -> Path:
+    return write(benchmark(), folder).parent
+
+
+def make_manifest(folder: Path) -> Path:
+    (folder / "cifar10").mkdir()
+    (folder / "cifar10" / manifest.NAME).write_text(MANIFEST.to_json(), encoding="utf-8")
+    return folder / "cifar10"
+
+
+def message_of_damage(kind: str, name: str, change: Any) -> str:
+    """Return the problem of a record or a data set after a change of one of its files, which must stay as it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = DAMAGED[kind](Path(folder)) / name
+        text = file.read_text(encoding="utf-8")
+        match change:
+            case None:
+                file.unlink()
+            case str():
+                file.write_text(change, encoding="utf-8")
+            case list():
+                assert change[0] in text
+                file.write_text(text.replace(*change), encoding="utf-8")
+            case dict():
+                file.write_text(json.dumps(json.loads(text) | change), encoding="utf-8")
+        before = snapshot(Path(folder))
+        if kind == "manifest":
+            with pytest.raises(DataError) as caught:
+                manifest.read(file.parent)
+            message = str(caught.value)
+        else:
+            read = results.read(Path(folder))
+            assert not read.runs
+            assert not read.benchmarks
+            [problem] = (*read.problems, *read.benchmark_problems)
+            message = str(problem)
+        assert snapshot(Path(folder)) == before
+        return message.replace(f"{folder}/", "").replace(folder, ".")
+
+
+def cell_of(options: str) -> tuple[Cell, str]:
+    """Return the cell that `train` makes from these options, and what it has printed by then."""
+    made: list[Cell] = []
+
+    def stop(settings: dict[str, Any]) -> None:
+        made.append(cell_by_hand(settings))
+        raise click.UsageError("far enough")
+
+    with mock.patch("reproduce.commands.train.cell_by_hand", stop):
+        result = CliRunner().invoke(main, ["train", *shlex.split(options)])
+    assert made, f"{options}: {result.output}"
+    return made[0], result.stderr.partition("Usage: ")[0].strip()
+
+
+def message_of_cell(options: str) -> str:
+    """Return the settings that differ from those without any option."""
+    (cell, notes), (default, _) = cell_of(options), cell_of("")
+    values = default.to_dict()
+    changes = {name: value for name, value in cell.to_dict().items() if name not in values or value != values[name]}
+    return f"{json.dumps(changes)} {notes}".strip()
+
+
 def message_of(case: str) -> str:
     """Return the message that a case ends with. It must leave no files.
 
@@ -73,6 +164,11 @@ def message_of(case: str) -> str:
     kind, _, changes = case.partition(" ")
     if kind == "python":
         return message_of_expression(changes, globals())
+    if kind == "cell":
+        return message_of_cell(changes)
+    if kind in DAMAGED:
+        name, _, change = changes.partition(" ")
+        return message_of_damage(kind, name, json.loads(change))
     if kind in CELLS:
         try:
             from_dict(CELLS[kind].to_dict() | json.loads(changes))
@@ -98,6 +194,8 @@ def message_of(case: str) -> str:
     message = message.replace(f"{Path(folder).resolve()}/", "")
     return message if result.exit_code == 2 else f"exit code {result.exit_code}: {message}"
 
+
+DAMAGED = {"record": make_record, "benchmark": make_benchmark, "manifest": make_manifest}
 
 if __name__ == "__main__":
     rewrite(FILE, message_of)

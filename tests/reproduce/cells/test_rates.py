@@ -16,8 +16,6 @@ def test_rate_scales_with_samples_per_update() -> None:
         assert learning_rate(64, 4, optimizer=optimizer) == reference
         assert learning_rate(64, 16, optimizer=optimizer) == pytest.approx(expected)
         assert rates.describe_rule(optimizer, reference) == words
-        with pytest.raises(ValueError, match="batch_size"):
-            learning_rate(0, 1, optimizer=optimizer)
 
 
 def test_reference_rate_does_not_depend_on_k() -> None:
@@ -35,21 +33,12 @@ def test_schedule_of_paper_on_cifar10() -> None:
     """Batch 64, k = 4: 781 micro-batches an epoch, 5 epochs of warm-up, drops at epochs 150 and 225."""
     for batch_size, accumulation, expected in [(64, 1, 0.025), (64, 32, 0.8), (1, 3, 0.3 / 256)]:
         assert learning_rate(batch_size, accumulation) == pytest.approx(expected, rel=1e-15)
-    with pytest.raises(ValueError, match="accumulation must be at least 1, got 0"):
-        learning_rate(64, 0)
     schedule = LearningRateSchedule(learning_rate(64, 4), warmup := 5 * 781, drops=(150 * 781, 225 * 781))
     assert schedule(0) == 0
     steps = [schedule(i + 1) - schedule(i) for i in range(warmup)]
     assert steps == pytest.approx([0.1 / warmup] * warmup, rel=1e-9)  # linear per iteration, not per epoch
-    for iteration, expected in [
-        (warmup, 0.1),
-        (150 * 781 - 1, 0.1),
-        (150 * 781, 0.01),
-        (225 * 781 - 1, 0.01),
-        (225 * 781, 0.001),
-        (300 * 781 - 1, 0.001),
-    ]:
-        assert schedule(iteration) == pytest.approx(expected, rel=1e-12), f"micro-batch {iteration}"
+    for first, last, rate in ((5, 150, 0.1), (150, 225, 0.01), (225, 300, 0.001)):  # epochs
+        assert [schedule(first * 781), schedule(last * 781 - 1)] == pytest.approx([rate] * 2, rel=1e-12)
 
 
 def test_schedule_accepts_constant_rate_list_and_factor() -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import re
 
 import pytest
 
@@ -18,14 +17,16 @@ FINDINGS = Findings(
 CONTENTS = {"train.beton": b"training", "test.beton": b"test"}
 
 
+FILES = {name: Written(bytes=len(c), sha256=hashlib.sha256(c).hexdigest()) for name, c in CONTENTS.items()}
+MANIFEST = Manifest(dataset="cifar10", source="there", findings=FINDINGS, reason="", files=FILES)
+
+
 @pytest.fixture
 def made(tmp_path):
     for name, content in CONTENTS.items():
         (tmp_path / name).write_bytes(content)
-    files = {name: Written(bytes=len(c), sha256=hashlib.sha256(c).hexdigest()) for name, c in CONTENTS.items()}
-    made = Manifest(dataset="cifar10", source="there", findings=FINDINGS, reason="", files=files)
-    (tmp_path / manifest.NAME).write_text(made.to_json())
-    return made
+    (tmp_path / manifest.NAME).write_text(MANIFEST.to_json())
+    return MANIFEST
 
 
 def test_manifest_round_trip_and_provenance(made, tmp_path):
@@ -71,56 +72,13 @@ def test_quick_check_detects_missing_and_truncated_files(made, tmp_path):
     assert short == f"{tmp_path / 'test.beton'} has 3 bytes, expected 4"
 
 
-def test_damaged_manifest_is_refused(made, tmp_path):
-    """A truncated, incomplete, newer or missing manifest raises a DataError."""
+def test_truncated_manifest_is_refused(made, tmp_path):
+    """tests/reproduce/errors.txt contains other kinds of damage."""
     file, text = tmp_path / manifest.NAME, made.to_json()
     for length in range(0, len(text) - 2, 7):
         file.write_text(text[:length])
         with pytest.raises(DataError, match=r"manifest.json: is damaged"):
             manifest.read(tmp_path)
-    values = json.loads(text)
-    for key in ("dataset", "findings", "files", "schema"):
-        file.write_text(json.dumps({name: value for name, value in values.items() if name != key}))
-        with pytest.raises(DataError, match=f"is damaged .*{key}"):
-            manifest.read(tmp_path)
-    file.write_text(json.dumps({**values, "schema": 2}))
-    with pytest.raises(DataError, match=r"of format 2, this version reads format 1. Update this clone of the suite"):
-        manifest.read(tmp_path)
-    file.unlink()
-    with pytest.raises(DataError, match=r"no prepared data set \(no manifest.json\).*reproduce data prepare"):
-        manifest.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "message"),
-    [
-        (
-            ("files",),
-            {"../train.beton": {"bytes": 1, "sha256": "ab"}},
-            "files names '../train.beton', expected files of",
-        ),
-        (("files",), {"/etc/passwd": {"bytes": 1, "sha256": "ab"}}, "files names '/etc/passwd'"),
-        (("files",), {"train.beton": {"bytes": -1, "sha256": "ab"}}, "files is"),
-        (("source",), 5, "source is 5, expected a text"),
-        (("findings",), [], "findings is"),
-        (("findings", "mean"), ["a", "b", "c"], "mean is"),
-        (("findings", "mean"), [float("nan")] * 3, "expected finite numbers, got nan"),
-        (("findings", "deviation"), [0.0, 0.1, 0.1], "the deviations above 0"),
-        (("findings", "deviation"), [0.1], "expected 3 numbers each"),
-        (("findings", "splits", "train", "samples"), -1, "splits is"),
-        (("findings", "splits", "test", "histogram"), [10**400], "a number has 1329 bits"),
-    ],
-)
-def test_invalid_manifest_value_is_refused(made, tmp_path, place, value, message):
-    """A manifest value of the wrong type or range raises a DataError that names it."""
-    file = tmp_path / manifest.NAME
-    values = inner = json.loads(file.read_text())
-    for name in place[:-1]:
-        inner = inner[name]
-    inner[place[-1]] = value
-    file.write_text(json.dumps(values))
-    with pytest.raises(DataError, match=rf"manifest.json: is damaged .*{re.escape(message)}"):
-        manifest.read(tmp_path)
 
 
 def test_formerly_skipped_images_make_data_unofficial(made, tmp_path):

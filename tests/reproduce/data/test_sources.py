@@ -8,12 +8,10 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from petra_core import CheckpointError
 from reproduce.cells import catalogue
 from reproduce.cells.catalogue import CIFAR10, CIFAR100, IMAGENET
-from reproduce.commands.cli import main
 from reproduce.data import sources
 from reproduce.data.errors import DataError
 from reproduce.data.sources import open_data
@@ -27,20 +25,10 @@ from tests.reproduce.cells.test_cells import TRAINING
 
 needs_ffcv = pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed")
 CPU = torch.device("cpu")
-CELL = dataclasses.replace(
-    TRAINING,
-    dataset="cifar10",
-    image_size=32,
-    augmentation="flip_crop",
-    loader="memory",
-    width=2,
-    batch_size=10,
-    epochs=2,
-    drops=(),
-)
-IMAGENET_CELL = dataclasses.replace(
-    CELL, dataset="imagenet", image_size=64, augmentation="random_resized_crop", loader="torchvision", batch_size=4
-)
+CIFAR = {"dataset": "cifar10", "image_size": 32, "augmentation": "flip_crop", "loader": "memory", "batch_size": 10}
+CELL = dataclasses.replace(TRAINING, **CIFAR, width=2, epochs=2, drops=())
+PHOTOGRAPHS = {"dataset": "imagenet", "image_size": 64, "augmentation": "random_resized_crop", "batch_size": 4}
+IMAGENET_CELL = dataclasses.replace(CELL, **PHOTOGRAPHS, loader="torchvision")
 
 
 @pytest.fixture
@@ -192,16 +180,6 @@ def test_decoding_threads_end_with_the_run(imagenet_root, tmp_path):
     before = set(threading.enumerate())
     execute(Record(tmp_path / "record", cell), Context(options=RunOptions(data_root=imagenet_root, data_workers=3)))
     assert {thread.name for thread in set(threading.enumerate()) - before} == set()
-
-
-def test_train_selects_settings_that_fit_the_data_set(root, tmp_path):
-    """`train` selects the stem, the image size and the augmentation that fit the data set."""
-    options = ["--width", 2, "--batch-size", 25, "--epochs", 1, "--warmup-epochs", 0, "--threads", 1]
-    where = ["--data-root", root, "--output", tmp_path / "run", "--loader", "memory"]
-    result = CliRunner().invoke(main, [str(word) for word in ("train", "--dataset", "cifar-10", *options, *where)])
-    assert result.exit_code == 0, result.output
-    cell = Record.load(tmp_path / "run").cell
-    assert (cell.stem, cell.image_size, cell.augmentation) == ("cifar", 32, "flip_crop")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Test records of benchmarks: written ones can be read, and damaged ones are reported."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -89,27 +88,13 @@ def test_ratios_are_per_round_and_compared_with_aims() -> None:
     assert dataclasses.replace(FASTER, low=None).holds(9) is None
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"schema": 99}, "format 99, this version reads format 1. It was not changed; update this clone"),
-        ({"schema": 0}, "format 0, this version reads format 1. It was not changed; run the benchmark again"),
-        ({"name": "other"}, "it belongs to 'other'"),
-        ({"title": None}, "title is None, expected a str"),
-        ({"series": [{"group": "track"}]}, "series: it lacks name, quantity, unit, values, at"),
-        ({"timelines": {"a lap": {"devices": 2, "events": ["1 F 2"]}}}, "is damaged: ValueError"),
-    ],
-)
-def test_damaged_benchmark_record_is_named_and_others_are_read(
-    tmp_path: Path, change: dict[str, object], message: str
-) -> None:
-    """A damaged benchmark record is reported with its path, and the others are read."""
+def test_damaged_benchmark_record_is_named_and_others_are_read(tmp_path: Path) -> None:
+    """A damaged benchmark record is reported with its path. tests/reproduce/errors.txt contains kinds of damage."""
     write(benchmark(name="good"), tmp_path)
     path = write(benchmark(FASTER), tmp_path)
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    path.write_text("{")
     whole, [problem] = read_all(tmp_path)
     assert [b.name for b in whole] == ["good"]
-    assert message in str(problem)
     assert problem.path == path
     with pytest.raises(BenchmarkError, match="cannot be read"):
         read(tmp_path / "missing.json")

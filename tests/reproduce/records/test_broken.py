@@ -17,12 +17,8 @@ CIFAR100 = recipes.cell("smoke", dataset="cifar100", image_size=32, scale="custo
     ("cell", "accuracy", "loss", "expected"),
     [
         (recipes.cell("smoke"), 80.0, 0.5, ""),
-        (
-            recipes.cell("smoke"),
-            25.9,
-            2.41,
-            "",
-        ),  # the loss is the mean of an epoch, including the spike of the first steps
+        # The loss is the mean of an epoch, including the spike of the first steps.
+        (recipes.cell("smoke"), 25.9, 2.41, ""),
         (recipes.cell("smoke"), 20.1, 1e9, ""),
         (recipes.cell("smoke"), 20.0, 0.5, "below twice chance"),
         (recipes.cell("smoke"), 16.0, 2.06, "below twice chance"),

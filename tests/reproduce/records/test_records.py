@@ -1,22 +1,22 @@
 """Test records: only a valid result counts as done, and an unreadable file is reported and left unchanged."""
 
 import dataclasses
-import errno
 import json
 import os
 import pickle
-import resource
 import subprocess
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from reproduce.records import provenance
+from reproduce.records.lost_commits import LOST
 from reproduce.records.record import Record, RecordError, Status, scan
 from reproduce.records.storage import StorageFullError, write_atomically
 from tests import fake_records
+from tests.conftest import ROOT
+from tests.faults import full_disk, no_room
 from tests.reproduce.cells.test_cells import TRAINING
 
 CELL = dataclasses.replace(TRAINING, epochs=3, drops=())
@@ -73,37 +73,20 @@ def test_cell_finishing_while_read_is_not_damaged(record, monkeypatch):
     assert str(record.state()) == "done", "the volume is read after the folder"
 
 
-def test_failure_has_a_reason_and_keeps_the_checkpoint(record):
-    """A failure is recorded with its reason, keeps the checkpoint and can be retried."""
-    begun(record, epochs=1).checkpoint.write_bytes(b"x")
-    record.fail("diverged", "loss of micro-batch 7 is nan", {"micro_batch": 7})
-    assert record.state().status is Status.FAILED
-    assert str(record.state()) == "diverged (epoch 2 of 3)"
-    assert record.checkpoint.exists()
-    record.retry()
-    assert str(record.state()) == "1 of 3 epochs"
-    with pytest.raises(ValueError, match="not a failed cell"):
-        record.retry()
-
-
 def test_environments_and_codes_are_stored_once(record):
-    """Equal environments and code versions are stored once, each with its patch."""
+    """Equal environments and code versions are stored once, each with its patch, byte by byte."""
     begun(record).begin(ENVIRONMENT, CODE)
     assert record.read().environments == (ENVIRONMENT,)
     assert record.read().codes == (CODE,)
-    record.begin(ENVIRONMENT | {"threads": 2}, {"commit": "abc", "clean": False}, "--- a\n+++ b\n")
-    record.begin(ENVIRONMENT | {"threads": 2}, {"commit": "abc", "clean": False}, "--- a\n+++ b\n")
-    assert record.read().environments == (ENVIRONMENT, ENVIRONMENT | {"threads": 2})
-    assert record.read().codes == (CODE, {"commit": "abc", "clean": False, "diff": "diff-2.patch"})
-    assert (record.path / "diff-2.patch").read_text() == "--- a\n+++ b\n"
-
-
-def test_missing_patch_is_damage(record):
-    """A patch that is listed but missing raises a RecordError."""
+    patch = b"-a\r\n+\xe4\xf6\r\n"  # if it were changed, it would apply without an error and give another file
     changed = {"commit": "abc", "clean": False}
-    record.begin(ENVIRONMENT, changed, "--- a\n")
-    (record.path / "diff-1.patch").unlink()
-    with pytest.raises(RecordError, match=r"diff-1.patch: is listed in code.json and is missing"):
+    for _ in range(2):
+        record.begin(ENVIRONMENT | {"threads": 2}, changed, patch.decode("utf-8", "surrogateescape"))
+    assert record.read().environments == (ENVIRONMENT, ENVIRONMENT | {"threads": 2})
+    assert record.read().codes == (CODE, changed | {"diff": "diff-2.patch"})
+    assert (record.path / "diff-2.patch").read_bytes() == patch
+    (record.path / "diff-2.patch").unlink()
+    with pytest.raises(RecordError, match=r"diff-2.patch: is listed in code.json and is missing"):
         record.begin(ENVIRONMENT, changed, "--- b\n")
 
 
@@ -125,59 +108,19 @@ def test_metrics_are_truncated_to_the_checkpoint(record):
         record.keep_metrics(2)
 
 
-def damage(name, text):
-    return lambda folder: (folder / name).write_text(text)
-
-
-def edit(name, **changes):
-    def apply(folder):
-        values = json.loads((folder / name).read_text())
-        values.update(changes)
-        (folder / name).write_text(json.dumps(values))
-
-    return apply
-
-
-def edit_cell(folder):
-    values = json.loads((folder / "config.json").read_text())
-    values["cell"]["seed"] = 7
-    (folder / "config.json").write_text(json.dumps(values))
-
-
-def metrics_are_a_folder(folder):
-    (folder / "metrics.jsonl").unlink()
-    (folder / "metrics.jsonl").mkdir()
-
-
 @pytest.mark.parametrize(
-    ("harm", "file", "message"),
-    [
-        (damage("result.json", '{"schema": 1,'), "result.json", "is damaged"),
-        (edit("result.json", schema=99), "result.json", "format 99, but this version reads format 1"),
-        (edit("result.json", identity="f"), "result.json", "result of another cell"),
-        (edit("result.json", status="nearly"), "result.json", "status 'nearly'"),
-        (edit("result.json", status="failed"), "result.json", "failed cell, but has the reason None"),
-        (edit("config.json", cell={"kind": "dance"}), "config.json", "no cell that this version knows"),
-        *((edit("config.json", cell=cell), "config.json", "this version .*mapping") for cell in (None, "abc", [1])),
-        (edit_cell, "config.json", "edited by hand"),
-        (lambda folder: (folder / "config.json").unlink(), "result.json", "no config.json"),
-        (damage("metrics.jsonl", '{"epoch": 0}\nrubbish\n{"epoch": 2}\n'), "metrics.jsonl", "line 2 is damaged"),
-        (damage("metrics.jsonl", "{}\n5\n{}\n"), "metrics.jsonl", "line 2 .* expected a JSON object, got 5"),
-        (damage("metrics.jsonl", '{"epoch": 0}\n'), "metrics.jsonl", "has 1 lines, but the finished cell has 3 epochs"),
-        (metrics_are_a_folder, "metrics.jsonl", "it is a pipe, a device or a folder, expected a regular file"),
-    ],
+    ("name", "text", "words"),
+    [("result.json", "{", "is damaged: "), ("config.json", None, "there is a result here, but no config.json")],
 )
-def test_damage_is_named_and_never_overwritten(tmp_path, record, harm, file, message):
+def test_damage_is_named_and_never_overwritten(tmp_path, record, name, text, words):
     """Damage in a record raises a RecordError that names the file, and no file changes."""
     begun(record, epochs=3).finish({"test_accuracy": 0.5})
-    fake_records.in_folder(record)
-    harm(record.path)
+    file = fake_records.in_folder(record).path / name
+    file.unlink() if text is None else file.write_text(text)
     before = snapshot(record.path)
-    with pytest.raises(RecordError, match=message) as caught:
+    with pytest.raises(RecordError, match=rf"{words}.*move the folder away") as caught:
         record.state()
-    assert caught.value.path == record.path / file
-    assert f"{record.path / file}: " in str(caught.value)
-    assert ("update this clone" if "format 99" in message else "move the folder away") in str(caught.value)
+    assert caught.value.path == record.path / "result.json"
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     assert snapshot(record.path) == before
     scanned = scan(tmp_path)
@@ -194,21 +137,6 @@ def test_folder_has_configuration_and_refuses_another_cell(record):
     other = Record(record.path, dataclasses.replace(CELL, width=8))
     with pytest.raises(RecordError, match="another cell: width 4, not 8"):
         other.begin(ENVIRONMENT, CODE)
-
-
-@contextmanager
-def full_disk(room: int = 100):
-    """Limit files to `room` bytes, so that the operating system refuses the rest in the middle of a write."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def no_room(*_, **__):
-    raise OSError(errno.ENOSPC, "no space left")
 
 
 def test_full_disk_leaves_no_partial_file(tmp_path, record, monkeypatch):
@@ -259,28 +187,6 @@ def checkout(tmp_path, monkeypatch):
     provenance.code.cache_clear()
 
 
-def test_code_is_commit_and_changes_except_records(checkout):
-    """The code version consists of the commit and a patch of changed code; records do not count."""
-    race = checkout / "reports" / "records" / "benchmarks" / "race.json"
-    race.parent.mkdir(parents=True)
-    race.write_text("{}")
-    git = ["git", "-C", str(checkout), "-c", "user.name=n", "-c", "user.email=e@example.org"]
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
-        subprocess.run([*git, *command], check=True)
-    race.write_text('{"faster": true}')  # a new record does not change the code
-    entry, patch = provenance.code()
-    assert len(entry["commit"]) == 40
-    assert (entry["clean"], patch) == (True, "")
-
-    provenance.code.cache_clear()
-    (checkout / "reproduce" / "provenance.py").write_text("two\n")
-    (checkout / "reproduce" / "new.py").write_text("")
-    entry, patch = provenance.code()
-    assert not entry["clean"]
-    assert entry["untracked"] == ["reproduce/new.py"]
-    assert "-one\n+two\n" in patch
-
-
 @pytest.fixture
 def committed(checkout):
     """Make the small checkout with a commit, and a function that runs git in it."""
@@ -294,25 +200,43 @@ def committed(checkout):
     return checkout, git
 
 
+def test_code_is_commit_and_changes_except_records(committed):
+    """The code version consists of the commit and a patch of changed code; records and a token do not count."""
+    checkout, git = committed
+    for name in ("reports/records/benchmarks/race.json", ".env"):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text("{}")
+        git("add", "-A")
+        git("commit", "-q", "-m", "second")
+        (checkout / name).write_text('{"faster": true}')
+    entry, patch = provenance.code()
+    assert len(entry["commit"]) == 40
+    assert (entry["clean"], patch) == (True, "")
+
+    provenance.code.cache_clear()
+    (checkout / "reproduce" / "provenance.py").write_text("two\n")
+    (checkout / "reproduce" / "new.py").write_text("")
+    entry, patch = provenance.code()
+    assert not entry["clean"]
+    assert entry["untracked"] == ["reproduce/new.py"]
+    assert "-one\n+two\n" in patch
+
+
 @pytest.mark.parametrize(
-    "settings",
+    "setting",
     [
-        {},
-        {"diff.noprefix": "true"},
-        {"diff.mnemonicPrefix": "true"},
-        {"diff.context": "0"},
-        {"diff.interHunkContext": "99"},
-        {"core.abbrev": "4"},
-        {"diff.external": "false"},
-        {"diff.algorithm": "patience"},
-        {"diff.renames": "copies"},
-        {"color.ui": "always"},
-        {"diff.p.textconv": "head -c 3"},
-        {"core.quotePath": "true"},
+        *(
+            "user.name=n",
+            "diff.noprefix=true",
+            "diff.mnemonicPrefix=true",
+            "diff.context=0",
+            "diff.interHunkContext=99",
+        ),
+        *("core.abbrev=4", "diff.external=false", "diff.algorithm=patience", "diff.renames=copies", "color.ui=always"),
+        *("diff.p.textconv=head -c 3", "core.quotePath=true"),
     ],
-    ids=lambda settings: next(iter(settings), "none"),
 )
-def test_patch_reproduces_files_under_any_git_settings(committed, tmp_path, settings):
+def test_patch_reproduces_files_under_any_git_settings(committed, tmp_path, setting):
     """The patch reproduces the files that ran, whatever the settings of git."""
     checkout, git = committed
     contents = [b"two\n", b"two\r\nthree\r\n", b"caf\xe9 \xff\n", "\u00fc\n".encode(), b"\0\1\2", b"no newline"]
@@ -322,8 +246,7 @@ def test_patch_reproduces_files_under_any_git_settings(committed, tmp_path, sett
     git("add", "-A")
     git("commit", "-q", "-m", "second")
     (checkout / ".git" / "info" / "attributes").write_text("*.py diff=p\n")
-    for name, value in settings.items():
-        git("config", name, value)
+    git("config", *setting.split("=", maxsplit=1))
     for number, content in enumerate(contents):
         for kind in ("old", "new"):
             (folder / f"{kind}{number}.py").write_bytes(content)
@@ -347,16 +270,6 @@ def test_changed_code_is_never_clean(committed, flag):
     entry, patch = provenance.code()
     assert not entry["clean"]
     assert "+two" in patch
-
-
-def test_patch_contains_only_code(committed):
-    """A token in another file must not get into a patch."""
-    checkout, git = committed
-    (checkout / ".env").write_text("TOKEN=1\n")
-    git("add", "-A")
-    git("commit", "-q", "-m", "second")
-    (checkout / ".env").write_text("TOKEN=2\n")
-    assert provenance.code()[1] == ""
 
 
 def test_huge_patch_is_noted_and_not_stored(committed, monkeypatch):
@@ -415,3 +328,20 @@ def test_missing_git_is_noted(checkout, monkeypatch):
     provenance.code.cache_clear()
     monkeypatch.setenv("PATH", "")
     assert "git is not installed" in provenance.code()[0]["note"]
+
+
+@pytest.mark.slow
+def test_recorded_commits_are_in_history_or_listed_as_lost():
+    """The list of lost commits agrees with the repository's history."""
+
+    def git(*arguments):
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    try:
+        known = set(git("rev-list", "HEAD").split())
+    except (subprocess.CalledProcessError, FileNotFoundError):
+        pytest.skip("not a git repository: there is no history to compare with")
+    if git("rev-parse", "--is-shallow-repository").strip() == "true":
+        pytest.skip("a shallow clone does not have the history")
+    named = {code["commit"] for run in scan(ROOT / "reports" / "records").records for code in run.codes}
+    assert named - known == LOST.keys()
