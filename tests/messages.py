@@ -2,8 +2,12 @@
 
 A module that has such a file next to it defines how a case is run. To add a case, add its first line and run the
 module, which rewrites every message. `git diff` then shows each message that has changed.
+
+A file of outputs has the same form. Each case is the output of a test, which calls `compare`. The environment variable
+PETRA_REWRITE=1 makes the tests rewrite it.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,15 @@ def read(file: Path) -> dict[str, str]:
 def rewrite(file: Path, message_of: Callable[[str], str]) -> None:
     """Write the present message of every case."""
     file.write_text("".join(f"{MARK}{case}\n{message_of(case)}\n" for case in read(file)), encoding="utf-8")
+
+
+def compare(file: Path, title: str, text: str) -> None:
+    """Compare the output of a test with the expected one, without spaces at the ends of lines."""
+    actual = "\n".join(map(str.rstrip, text.splitlines())).strip()
+    if os.environ.get("PETRA_REWRITE"):
+        messages = read(file) | {title: actual}
+        file.write_text("".join(f"{MARK}{name}\n{messages[name]}\n" for name in sorted(messages)), encoding="utf-8")
+    assert actual == read(file).get(title), f"review {title!r} of {file.name}, or run this test with PETRA_REWRITE=1"
 
 
 def message_of_expression(expression: str, names: Mapping[str, Any]) -> str:

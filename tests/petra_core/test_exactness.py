@@ -1,7 +1,6 @@
 """Test property 1: with one micro-batch at a time, gradients equal autograd's for every kind of stage and every k."""
 
 from collections.abc import Callable
-
 from typing import Any
 
 import pytest

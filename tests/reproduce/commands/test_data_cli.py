@@ -101,16 +101,6 @@ def test_check_reports_missing_listed_images(tmp_path, root):
     assert "ready for torchvision" not in text
 
 
-def test_prepare_names_unreadable_image(tmp_path, root):
-    source = fake_data.image_folder(tmp_path / "source")
-    bad = source / "train" / "n00000001" / "train_1_2.JPEG"
-    bad.write_bytes(bad.read_bytes()[:-700])
-    text = invoke(
-        "prepare", "imagenet", "--source", source, "--data-root", root, "--allow-unofficial", "a test", code=1
-    )
-    assert f"1 of 18 images cannot be read: {bad} (" in text
-
-
 def test_prepare_downloads_in_one_command(tmp_path, root, monkeypatch):
     """`prepare --download` downloads and prepares a data set in one command."""
 

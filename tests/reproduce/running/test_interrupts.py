@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,31 +25,33 @@ def test_signals_are_recorded_and_sigterm_may_repeat() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.fixture
+def default_ctrl_c() -> Iterator[None]:
+    """Set Python's handler of SIGINT, which background jobs of a shell ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("default_ctrl_c")
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 def test_second_ctrl_c_raises_keyboard_interrupt(first: signal.Signals) -> None:
     """Ctrl-C after a recorded signal raises KeyboardInterrupt."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
-    try:
-        with Interrupt() as interrupt:
-            signal.raise_signal(first)
-            with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGINT)
-            assert interrupt.received == first
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with Interrupt() as interrupt:
+        signal.raise_signal(first)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert interrupt.received == first
 
 
+@pytest.mark.usefixtures("default_ctrl_c")
 def test_exit_code_is_that_of_first_signal_or_sigterm() -> None:
     """The exit code is that of the first signal, and that of SIGTERM if there was none."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with Interrupt() as interrupt:
-            assert interrupt.exit_code == 143
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGTERM)
-            assert (interrupt.received, interrupt.exit_code) == (signal.SIGINT, 130)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with Interrupt() as interrupt:
+        assert interrupt.exit_code == 143
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        assert (interrupt.received, interrupt.exit_code) == (signal.SIGINT, 130)
 
 
 def test_processes_started_while_ignoring_inherit_it() -> None:

@@ -19,11 +19,11 @@ import torch
 from reproduce.grids import recipes
 from reproduce.records import volumes
 from reproduce.records.record import Record, State, Status, scan
-from reproduce.records.storage import StorageError, StorageFullError
+from reproduce.records.storage import StorageError
 from reproduce.running import runner, worker
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.interrupts import Interrupt
-from reproduce.running.messages import Alive, DiskFull, Finished, Notice, Problem, Progress, Waiting
+from reproduce.running.messages import Alive, DiskFull, Finished, Notice, Progress, Waiting
 from reproduce.running.runner import GridOutcome, run_grid
 from reproduce.running.worker import work
 from tests.fake_records import begin, in_folder, train
@@ -187,6 +187,7 @@ def test_missing_data_set_is_reported_once_in_mixed_grid(tmp_path, whole, capsys
     assert result.exit_code == 1
     assert list(result.problems) == [cells[0], cells[2]]
     assert capsys.readouterr().err.count("python -m reproduce data prepare cifar10") == 1
+    assert Record.for_cell(cells[0], tmp_path).state().status is Status.NOT_RUN, "a run that never began has no record"
     assert records(tmp_path) == records(whole)
 
 
@@ -223,41 +224,21 @@ def test_damaged_record_is_kept_and_others_are_run(tmp_path, whole):
     file = in_folder(Record.for_cell(CELLS[1], tmp_path)).path / "result.json"
     file.write_text("{")
     volumes.remove(CELLS[2], tmp_path)
-    messages = reports(CELLS, tmp_path)
-    assert kinds(messages) == [(Finished, 0), (Problem, 1), (Finished, 2)]
-    assert str(file) in messages[1].text
-    assert file.read_text() == "{"
-
     result = run_grid(CELLS, settings(tmp_path))
     assert result.exit_code == 1
     assert list(result.problems) == [CELLS[1]]
-    assert "is damaged" in result.problems[CELLS[1]]
+    assert f"{file}: is damaged" in result.problems[CELLS[1]]
+    assert file.read_text() == "{"
+    assert Record.for_cell(CELLS[2], tmp_path).state().status is Status.DONE
 
 
-def test_error_continues_but_full_disk_or_stop_ends_worker(tmp_path, monkeypatch):
-    """After an unexpected error a worker continues; a full disk or a stop request ends it."""
-    execute = worker.execute
-
-    def fail_once(record, context):
-        if record.cell == CELLS[0]:
-            raise ZeroDivisionError("a slip")
-        return execute(record, context)
-
-    def full(record, context):
-        raise StorageFullError(28, "no room")
-
-    assert reports(CELLS, tmp_path, should_stop=lambda: True) == []
-    assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(worker, "execute", fail_once)
-    messages = reports(CELLS[:2], tmp_path)
-    assert kinds(messages) == [(Problem, 0), (Finished, 1)]
-    assert "ZeroDivisionError: a slip" in messages[0].text
-    monkeypatch.setattr(worker, "execute", full)
-    assert kinds(reports(CELLS, tmp_path / "other")) == [(DiskFull, 0)]
+def listener_of(outcome, notices, finished=None):
+    """Return the part of a command that receives the messages of workers, with its notices in a list."""
+    bar = SimpleNamespace(notice=notices.append, show=lambda *_: None, finish=lambda *_, **__: finished.append(1))
+    return runner._Supervisor(CELLS, None, outcome, bar)
 
 
-def test_exit_codes_and_notices_reported_once():
-    """The exit code follows from the states and the signal, and a repeated notice is printed once."""
+def test_exit_code_follows_from_states_and_signal():
     done, partial = State(Status.DONE), State(Status.PARTIAL, 1, 2)
     diverged, memory = (State(Status.FAILED, 0, 1, reason) for reason in ("diverged", "out of memory"))
     a, b = CELLS[:2]
@@ -267,11 +248,6 @@ def test_exit_codes_and_notices_reported_once():
     assert GridOutcome({a: done, b: partial}, signal=signal.SIGINT).exit_code == 130
     assert GridOutcome({a: done}, signal=signal.SIGINT).exit_code == 0
     assert GridOutcome({a: done}, {b: "damaged"}).exit_code == 1
-    notices = []
-    listener = runner._Supervisor(CELLS, None, GridOutcome(), SimpleNamespace(notice=notices.append))
-    for index in range(3):
-        listener.handle(0, Notice(index, "ticks of DSP cannot be recorded"))
-    assert notices == ["NOTE ticks of DSP cannot be recorded"]
 
 
 def test_finished_cells_start_no_worker_failed_ones_on_retry(tmp_path, whole, monkeypatch):
@@ -298,14 +274,15 @@ def test_finished_cells_start_no_worker_failed_ones_on_retry(tmp_path, whole, mo
     assert record.state().status is Status.PARTIAL
 
 
-def test_cell_counts_once_and_full_disk_stops_all_workers():
-    """A cell that two workers report counts once, and a full disk stops all workers."""
-    finished = []
-    bar = SimpleNamespace(notice=lambda _: None, finish=lambda *_, **__: finished.append(1))
-    listener = runner._Supervisor(CELLS, None, GridOutcome({CELLS[0]: State(Status.NOT_RUN)}), bar)
+def test_repeated_messages_count_once_and_full_disk_stops_all_workers():
+    """A notice or a finished cell of two workers counts once, and a full disk stops all workers."""
+    notices, finished = [], []
+    listener = listener_of(GridOutcome({CELLS[0]: State(Status.NOT_RUN)}), notices, finished)
     for number in range(2):
         listener.handle(number, Finished(0, State(Status.DONE)))
+        listener.handle(number, Notice(number, "ticks of DSP cannot be recorded"))
     assert len(finished) == 1
+    assert notices == ["NOTE ticks of DSP cannot be recorded"]
     listener.handle(0, DiskFull(1, "no room"))
     assert listener._stop.value
 
@@ -316,7 +293,7 @@ def test_worker_killed_within_a_message_does_not_block():
     os.write(theirs.fileno(), struct.pack("!i", 9) + b"half")
     theirs.close()
     outcome, process = GridOutcome(), SimpleNamespace(join=lambda: None, exitcode=-9)
-    listener = runner._Supervisor(CELLS, None, outcome, SimpleNamespace(notice=lambda _: None))
+    listener = listener_of(outcome, [])
     listener._running[0], listener._workers[ours] = CELLS[0], (0, process)
     listener.listen(Interrupt())
     assert "a worker died while it ran" in outcome.problems[CELLS[0]]
@@ -336,19 +313,18 @@ def test_silent_worker_is_named_and_killed_when_stopping(monkeypatch):
     process.start()
     theirs.close()
     os.kill(process.pid, signal.SIGSTOP) if wait_for(lambda: ours.poll()) else None
-    notices = []
-    interrupt = SimpleNamespace(received=0)
+    notices, outcome = [], GridOutcome()
 
-    def notice(text):
-        notices.append(text)
-        if "no sign of life" in text:
-            interrupt.received = signal.SIGTERM
+    class Stopping:
+        """Receive a signal when the notice has been given."""
 
-    outcome = GridOutcome()
-    bar = SimpleNamespace(notice=notice, show=lambda *_: None)
-    listener = runner._Supervisor(CELLS, None, outcome, bar)
+        @property
+        def received(self):
+            return signal.SIGTERM if any("no sign of life" in text for text in notices) else 0
+
+    listener = listener_of(outcome, notices)
     listener._workers[ours] = 0, process
-    listener.listen(interrupt)
+    listener.listen(Stopping())
     named = f"worker 0 (process {process.pid}), which runs {CELLS[0].slug}, "
     assert any(f"{named}has given no sign of life" in text for text in notices)
     assert any(f"{named}does not respond and is killed" in text for text in notices)
@@ -375,8 +351,7 @@ def test_grid_reports_waiting_unless_for_its_workers(tmp_path, monkeypatch):
     assert set(kinds(messages)) == {(Waiting, 0)}
     assert f"{CELLS[0].slug} is held by process {os.getpid()} on " in messages[0].text
     notices = []
-    bar = SimpleNamespace(notice=notices.append, show=lambda *_: None)
-    listener = runner._Supervisor(CELLS, None, GridOutcome(), bar)
+    listener = listener_of(GridOutcome(), notices)
     listener.handle(0, messages[0])
     listener.handle(0, messages[0])
     assert notices == [f"NOTE {messages[0].text}"]
@@ -414,17 +389,3 @@ def test_folder_of_other_user_fails_retry_not_finished_cell(tmp_path, monkeypatc
     outcome = run_grid(CELLS[:2], settings(tmp_path, retry_failed=True))
     assert outcome.problems == {CELLS[0]: "record.lock belongs to another user"}
     assert outcome.states[CELLS[1]].status is Status.DONE
-
-
-def test_folder_of_another_user_is_a_problem_of_its_cell(tmp_path, monkeypatch):
-    """A lock of another user is a problem of its cell, and the worker continues."""
-
-    def forbidden(record, context):
-        if record.cell == CELLS[0]:
-            raise StorageError(13, "record.lock belongs to another user")
-        return State(Status.DONE)
-
-    monkeypatch.setattr(worker, "execute", forbidden)
-    messages = reports(CELLS[:2], tmp_path)
-    assert kinds(messages) == [(Problem, 0), (Finished, 1)]
-    assert messages[0].text == "record.lock belongs to another user"

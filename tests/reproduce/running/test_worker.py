@@ -11,9 +11,10 @@ from reproduce.cells.kinds import GradientsCell
 from reproduce.grids import recipes
 from reproduce.records.locks import LockLostError
 from reproduce.records.record import Record, State, Status
+from reproduce.records.storage import StorageError, StorageFullError
 from reproduce.running import worker
 from reproduce.running.grid_options import GridOptions
-from reproduce.running.messages import DeviceLost, Finished, Notice, Problem, Progress
+from reproduce.running.messages import DeviceLost, DiskFull, Finished, Notice, Problem, Progress
 from reproduce.running.worker import work
 from tests.fake_records import complexity_cell
 from tests.reproduce.measures.test_probed_cells import probed
@@ -34,16 +35,6 @@ def reports(cells, root, should_stop=lambda: False, **options):
 def kinds(messages):
     """Return the type of each message and the index of its cell."""
     return [(type(message), message.index) for message in messages]
-
-
-def test_missing_data_set_states_remedy_and_others_continue(tmp_path):
-    """A missing data set is a problem that states the remedy, and the other cells are run."""
-    missing = [recipes.cell("small", seed=seed) for seed in range(2)]
-    messages = reports([missing[0], CELLS[0], missing[1], CELLS[1]], tmp_path)
-    assert kinds(messages) == [(Problem, 0), (Finished, 1), (Problem, 2), (Finished, 3)]
-    assert "python -m reproduce data prepare cifar10" in messages[0].text
-    assert messages[0].text == messages[2].text, "so that it can be told once"
-    assert Record.for_cell(missing[0], tmp_path).state().status is Status.NOT_RUN, "no record of a run that never began"
 
 
 def test_missing_loader_lists_alternatives(tmp_path, monkeypatch):
@@ -75,34 +66,37 @@ def test_cell_in_pieces_ends_with_the_same_record(tmp_path, cell):
     assert records(root) == records(whole)
 
 
-def test_cell_taken_over_by_another_machine_gives_a_notice(tmp_path, monkeypatch):
-    """Losing a cell to another machine gives a notice, and the cell is visited again."""
-    executed = []
+@pytest.mark.parametrize(
+    ("error", "expected", "text"),
+    [
+        (ZeroDivisionError("a slip"), [(Problem, 0), (Finished, 1)], "ZeroDivisionError: a slip"),
+        (StorageError(13, "of another user"), [(Problem, 0), (Finished, 1)], "of another user"),
+        (LockLostError("beta has it"), [(Notice, 0), (Finished, 1), (Finished, 0)], "beta has it"),
+        (StorageFullError(28, "no room"), [(DiskFull, 0)], "no room"),
+        (torch.AcceleratorError("CUDA error"), [(DeviceLost, 0)], "CUDA error"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_worker_continues_after_errors_of_a_cell_only(tmp_path, monkeypatch, error, expected, text):
+    """A full disk or an error of the device ends the worker. A cell taken over by another machine is visited again."""
+    failures = [error]
 
-    def lose_once(record, context):
-        executed.append(record.cell)
-        if len(executed) == 1:
-            raise LockLostError("beta has taken this cell over")
+    def fail_once(record, context):
+        if failures:
+            raise failures.pop()
         return State(Status.DONE)
 
-    monkeypatch.setattr(worker, "execute", lose_once)
-    messages = reports(CELLS[:1], tmp_path)
-    assert kinds(messages) == [(Notice, 0), (Finished, 0)]
-    assert "beta" in messages[0].text
-
-
-@pytest.mark.parametrize("message", ["CUDA error: device-side assert triggered", "something else"])
-def test_worker_ends_after_device_error_only(tmp_path, monkeypatch, message):
-    """An accelerator error ends the worker; after any other error it continues."""
-
-    def fail(record, context):
-        raise (torch.AcceleratorError if message.startswith("CUDA") else RuntimeError)(message)
-
-    monkeypatch.setattr(worker, "execute", fail)
-    messages = reports(CELLS, tmp_path)
-    expected = [(DeviceLost, 0)] if message.startswith("CUDA") else [(Problem, index) for index in range(3)]
+    monkeypatch.setattr(worker, "execute", fail_once)
+    messages = reports(CELLS[:2], tmp_path)
     assert kinds(messages) == expected
-    assert message in messages[0].text
+    assert messages[0].text.endswith(text) or "Traceback" in messages[0].text
+    assert ("Traceback" in messages[0].text) == isinstance(error, ZeroDivisionError | torch.AcceleratorError)
+    assert text in messages[0].text
+
+
+def test_stopped_worker_begins_no_cell(tmp_path):
+    assert reports(CELLS, tmp_path, should_stop=lambda: True) == []
+    assert not list(tmp_path.iterdir())
 
 
 def test_record_states_how_many_workers_shared_a_gpu(tmp_path):
