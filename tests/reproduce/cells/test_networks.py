@@ -18,25 +18,12 @@ def test_layers_of_lists_kernels_channels_and_strides() -> None:
     assert networks.layers_of(stages[-1]) == "linear 128→10"
 
 
+CIFAR = [f"{family}{depth}" for family in ("revnet", "resnet", "invertible_revnet") for depth in (18, 34, 50)]
 BLOCKS = {
-    "revnet18": "cifar",
-    "revnet34": "cifar",
-    "revnet50": "cifar",
-    "resnet18": "cifar",
-    "resnet34": "cifar",
-    "resnet50": "cifar",
-    "invertible_revnet18": "cifar",
-    "invertible_revnet34": "cifar",
-    "invertible_revnet50": "cifar",
-    "resnet18_8b": "cifar",
-    "resnet18_16b": "cifar",
+    **dict.fromkeys([*CIFAR, "resnet18_8b", "resnet18_16b"], "cifar"),
+    **dict.fromkeys(("revswin_micro", "revswin_tiny", "revmvit_micro", "revmvit_tiny"), "patch1"),
+    **dict.fromkeys(("vit_micro2", "revvit_micro2"), "patch4"),
     "chain3": "stride2",
-    "vit_micro2": "patch4",
-    "revvit_micro2": "patch4",
-    "revswin_micro": "patch1",
-    "revswin_tiny": "patch1",
-    "revmvit_micro": "patch1",
-    "revmvit_tiny": "patch1",
     "revroberta_micro2": "bytes",
 }
 
@@ -45,17 +32,8 @@ BLOCKS = {
 def test_block_count_matches_network(model: str, stem: str) -> None:
     """The number of blocks computed from the settings equals that of the constructed network."""
     dataset = catalogue.PYDOC if stem == "bytes" else catalogue.CIFAR10
-    cell = StageCostCell(
-        scale="custom",
-        dataset=dataset.name,
-        image_size=dataset.image_size,
-        model=model,
-        stem=stem,
-        width=transformers.MODELS[model].width if model in transformers.MODELS else 8,
-        method="PETRA",
-        accumulation=1,
-        batch_size=2,
-        seed=0,
-        repetitions=1,
-    )
+    width = transformers.MODELS[model].width if model in transformers.MODELS else 8
+    data = {"dataset": dataset.name, "image_size": dataset.image_size, "batch_size": 2, "seed": 0}
+    network = {"model": model, "stem": stem, "width": width, "method": "PETRA", "accumulation": 1}
+    cell = StageCostCell(scale="custom", **data, **network, repetitions=1)
     assert timing.blocks(cell) == len(networks.build_outline(cell))

@@ -59,17 +59,12 @@ def test_files_and_labels_equal_torchvision_image_folder(source, tmp_path):
     assert findings.splits["test"].samples == len(Beton(tmp_path / "out" / "test.beton")) == 6
 
 
-def test_incomplete_imagenet_is_reported(source):
-    """Missing classes and images are reported as deviations, and a missing split raises a DataError."""
-    findings = examine(source)
-    assert findings.deviations == (
+def test_missing_classes_and_images_are_deviations(source):
+    assert examine(source).deviations == (
         "3 classes, officially 1,000",
         "12 train images, officially 1,281,167",
         "6 test images, officially 50,000",
     )
-    shutil.rmtree(source / "val")
-    with pytest.raises(DataError, match=r"val: there is no such folder.*image-net.org.*ILSVRC2012_img_train.tar"):
-        examine(source)
 
 
 @pytest.mark.parametrize("share", [0, 0.9])
@@ -83,63 +78,64 @@ def test_all_unreadable_images_are_named(source, share):
         examine(source)
 
 
-def test_empty_and_missing_class_folders_are_named(tmp_path):
-    """A class without images, or with a folder in one split only, raises a DataError that names it."""
-    for number, (here, lacking) in enumerate((("train", "val"), ("val", "train"))):
-        source = fake_data.image_folder(tmp_path / f"without {number}")
-        for file in (source / here / "n00000001").iterdir():
-            file.unlink()
-        with pytest.raises(DataError, match=f"{here}: 1 classes are without images: n00000001"):
-            examine(source)
-        source = fake_data.image_folder(tmp_path / f"one {number}")
-        shutil.rmtree(source / lacking / "n00000002")
-        with pytest.raises(DataError, match=f"{lacking}: 1 classes of {here}/ have no folder here: n00000002"):
-            examine(source)
+def empty(folder):
+    for file in folder.iterdir():
+        file.unlink()
 
 
-def test_unsorted_validation_images_are_detected(source):
-    """The archive of the validation images has no folders, which is the most common mistake with ImageNet."""
-    for folder in list((source / "val").iterdir()):
-        for file in folder.iterdir():
-            file.rename(source / "val" / file.name)
+def without_class_folders(source):
+    """Move the validation images out of their folders: their archive has none, which is the most common mistake."""
+    for file in (source / "val").rglob("*.JPEG"):
+        file.rename(source / "val" / file.name)
+    for folder in (source / "val").glob("n*"):
         folder.rmdir()
-    with pytest.raises(DataError, match=r"val: contains no class folders, but 6 loose images\. .*from torchvision"):
+
+
+def training_as_test_set(source):
+    shutil.rmtree(source / "val")
+    (source / "val").symlink_to("train")
+
+
+SAME_FOLDER = r"is a link to the same folder as .*\. Remove the link"
+SAME_IMAGE = r"copy.jpeg: is a link to an image that the data set contains as .*train_1_0"
+LINKED = "../../train/n00000001/train_1_0.JPEG"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda s: shutil.rmtree(s / "val"), "val: there is no such folder.*image-net.org.*ILSVRC2012_img_train.tar"),
+        (lambda s: empty(s / "train" / "n00000001"), "train: 1 classes are without images: n00000001"),
+        (lambda s: empty(s / "val" / "n00000001"), "val: 1 classes are without images: n00000001"),
+        (lambda s: shutil.rmtree(s / "val/n00000002"), "val: 1 classes of train/ have no folder here: n00000002"),
+        (lambda s: shutil.rmtree(s / "train/n00000002"), "train: 1 classes of val/ have no folder here: n00000002"),
+        (without_class_folders, r"val: contains no class folders, but 6 loose images\. .*from torchvision"),
+        # A link that leads back would repeat a class, or add training images to the test set.
+        (lambda s: (s / "train/n00000001/again").symlink_to("../n00000000"), SAME_FOLDER),
+        (lambda s: (s / "train/n00000001/itself").symlink_to("."), SAME_FOLDER),
+        (lambda s: [(s / split / "n00000003").symlink_to("n00000001") for split in ("train", "val")], SAME_FOLDER),
+        (training_as_test_set, SAME_FOLDER),
+        (lambda s: (s / "train/n00000002/copy.jpeg").symlink_to(LINKED), SAME_IMAGE),
+        (lambda s: (s / "val/n00000002/copy.jpeg").symlink_to(LINKED), SAME_IMAGE),
+        (lambda s: os.mkfifo(s / "train/n00000001/x.jpg"), "n00000001.*is not a regular file"),
+        (lambda s: (s / "train/n00000001/x.jpg").symlink_to("nowhere.jpg"), "n00000001.*(not a regular file|be read)"),
+    ],
+)
+def test_wrong_folders_and_links_are_refused(source, change, problem):
+    """Folders that are not those of the data set raise a DataError that names the path."""
+    change(source)
+    with pytest.raises(DataError, match=problem):
         examine(source)
 
 
 def test_image_list_reads_back_and_damage_is_reported(source, tmp_path):
     """A list of images reads back unchanged, and a truncated one raises a DataError."""
     _, train = write(source, tmp_path / "out", beton=False)
-    assert train[0] == ImageFile(
-        "train/n00000000/train_0_0.JPEG", 0, (source / "train/n00000000/train_0_0.JPEG").stat().st_size
-    )
+    first = "train/n00000000/train_0_0.JPEG"
+    assert train[0] == ImageFile(first, 0, (source / first).stat().st_size)
     truncate(tmp_path / "out" / "train.jsonl", 0.51)
     with pytest.raises(DataError, match=r"train.jsonl: is damaged"):
         read_list(tmp_path / "out" / "train.jsonl")
-
-
-@pytest.mark.parametrize("link", ["n00000001/again", "n00000001/itself", "n00000003", "../val"])
-def test_links_to_visited_folders_are_refused(source, link):
-    """A link that leads back would repeat a class, or add training images to the test set."""
-    to = {"n00000001/again": "../n00000000", "n00000001/itself": "."}.get(link, "train/n00000001"[6:])
-    if link == "../val":
-        shutil.rmtree(source / "val")
-        (source / "val").symlink_to("train")
-    else:
-        (source / "train" / link).symlink_to(to)
-        if link == "n00000003":
-            (source / "val" / link).symlink_to("n00000001")
-    with pytest.raises(DataError, match=r"is a link to the same folder as .*\. Remove the link"):
-        examine(source)
-
-
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_link_to_image_of_data_set_is_refused(source, split):
-    """A link to an image that the data set already contains raises a DataError."""
-    images = sorted((source / "train" / "n00000001").iterdir())
-    (source / split / "n00000002" / "copy.jpeg").symlink_to(images[0])
-    with pytest.raises(DataError, match=r"copy.jpeg: is a link to an image that the data set contains as .*train_1_0"):
-        examine(source)
 
 
 def test_images_may_be_links(source, tmp_path):
@@ -155,24 +151,16 @@ def test_images_may_be_links(source, tmp_path):
         examine(source)
 
 
-@pytest.mark.parametrize("kind", ["a pipe", "a dangling link", "an unreadable folder"])
-def test_special_and_unreadable_files_are_refused(source, kind, monkeypatch):
-    """A pipe, a dangling link and an unreadable folder raise a DataError that names the path."""
-    place = source / "train" / "n00000001" / "x.jpg"
-    if kind == "a pipe":
-        os.mkfifo(place)
-    elif kind == "a dangling link":
-        place.symlink_to("nowhere.jpg")
-    else:
-        scandir = os.scandir
+def test_unreadable_folder_is_refused(source, monkeypatch):
+    scandir = os.scandir
 
-        def closed(path):
-            if str(path).endswith("n00000001"):
-                raise PermissionError(errno.EACCES, "Permission denied", str(path))
-            return scandir(path)
+    def closed(path):
+        if str(path).endswith("n00000001"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
 
-        monkeypatch.setattr(os, "scandir", closed)
-    with pytest.raises(DataError, match=r"n00000001.*(is not a regular file|cannot be read)"):
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(DataError, match=r"n00000001.*cannot be read"):
         examine(source)
 
 
@@ -194,9 +182,7 @@ def test_pixel_modes_are_scaled_to_8_bits_or_refused(source, tmp_path, mode):
     odd = source / "train" / "n00000001" / "odd.png"
     _save(odd, mode)
     if mode in ("32 bits", "float"):
-        with pytest.raises(
-            DataError, match=r"1 of 19 images cannot be read: .*odd\.png \(its pixels are of the mode (I|F),"
-        ):
+        with pytest.raises(DataError, match=r"1 of 19 images cannot be read: .*odd\.png \(its pixels are of the mode"):
             examine(source)
         return
     write(source, tmp_path / "out")

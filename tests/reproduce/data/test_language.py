@@ -31,23 +31,10 @@ CPU = torch.device("cpu")
 REAL_PYDOC = corpus.pydoc
 SHORT = "Simple is better than complex. Complex is better than complicated. Flat is better than nested. " * 30
 
-CELL = replace(
-    TRAINING,
-    dataset="pydoc",
-    image_size=16,
-    model="revroberta_micro",
-    stem="bytes",
-    width=6,
-    augmentation="mask",
-    accumulation=2,
-    batch_size=16,
-    epochs=2,
-    warmup_epochs=0.0,
-    drops=(),
-    learning_rate=0.01,
-    weight_decay=0.01,
-    optimizer="adamw",
-)
+NETWORK = {"dataset": "pydoc", "image_size": 16, "model": "revroberta_micro", "stem": "bytes", "width": 6}
+SCHEDULE = {"epochs": 2, "warmup_epochs": 0.0, "drops": (), "accumulation": 2, "batch_size": 16}
+OPTIMIZER = {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.01}
+CELL = replace(TRAINING, augmentation="mask", **NETWORK, **SCHEDULE, **OPTIMIZER)
 
 
 @pytest.fixture
@@ -189,15 +176,8 @@ def test_too_large_batch_and_missing_text_are_refused(short: Corpus, monkeypatch
 
 def test_stages_of_language_model_can_be_timed() -> None:
     """The stages of a language model can be timed, and the message size is that of two streams."""
-    cell = StageCostCell(
-        scale="custom",
-        dataset="pydoc",
-        **{name: getattr(CELL, name) for name in ("image_size", "model", "stem", "width", "method")},
-        accumulation=1,
-        batch_size=2,
-        seed=0,
-        repetitions=1,
-    )
+    sizes = {"accumulation": 1, "batch_size": 2, "repetitions": 1}
+    cell = StageCostCell(scale="custom", method="PETRA", seed=0, **NETWORK, **sizes)
     rows = stage_costs.time_stages(cell, CPU)
     assert json.loads(json.dumps(rows))[1]["invertible"]
     assert rows[0]["bytes_up"] == 2 * 2 * 16 * 6 * 4  # two streams of [2, 16, 6] float32

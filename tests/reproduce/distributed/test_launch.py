@@ -252,15 +252,10 @@ def meet(rank: int) -> None:
     group.check_same_position("3 epochs and 5 micro-batches")
     with pytest.raises(UnsupportedError, match=r"rank 1 would resume from 1 epochs, rank 0 from 0 epochs: .* all "):
         group.check_same_position(f"{rank} epochs")
-    if rank == 0:
-        for go in (None, None, True):
-            group.announce(go=go)
-    else:
-        assert group.wait_for_leader()
 
 
-def test_all_ranks_resume_from_one_place_and_follow_rank_0() -> None:
-    """Ranks that would resume from different places are refused, and rank 0 decides how long all wait."""
+def test_all_ranks_resume_from_one_place() -> None:
+    """Ranks that would resume from different places are refused."""
     in_processes(2, meet)
 
 

@@ -21,15 +21,8 @@ Data = list[tuple[Tensor, Tensor]]
 
 
 def make(stages: list[Stage], method: Method, replicas: Replicas, k: int, channel: ProcessChannel | None) -> Pipeline:
-    return Pipeline(
-        of_process(stages, channel),
-        method,
-        accumulation=k,
-        optimizer=toys.sgd,
-        seed=7 + replicas.index,
-        before_update=replicas.average_gradients,
-        channel=channel,
-    )
+    options = {"accumulation": k, "optimizer": toys.sgd, "seed": 7 + replicas.index, "channel": channel}
+    return Pipeline(of_process(stages, channel), method, before_update=replicas.average_gradients, **options)
 
 
 def shared(data: Data, replicas: Replicas) -> Data:

@@ -2,6 +2,8 @@
 
 import dataclasses
 from collections import Counter
+from functools import partial
+from itertools import product
 
 import pytest
 
@@ -59,12 +61,9 @@ def test_paper_scale_covers_all_exhibits_of_the_paper() -> None:
     assert (cells[0].model, cells[0].method, cells[0].accumulation) == ("revnet18", "PETRA", 2)  # the authors' k first
     ablation = of_training(table4.cells("paper"))
     assert len(ablation) == 2 * 3 * 4 * 3
-    assert {(c.dataset, c.model, c.method, c.accumulation) for c in ablation} == {
-        (dataset, model, method, 1)
-        for dataset in ("cifar100", "cifar10")
-        for model in ("revnet18", "revnet34", "revnet50")
-        for method in ("DELAYED_GRADIENTS", "DSP", "APPROXIMATE_INPUTS", "PETRA")
-    }
+    compared = ("DELAYED_GRADIENTS", "DSP", "APPROXIMATE_INPUTS", "PETRA")
+    expected = product(("cifar100", "cifar10"), ("revnet18", "revnet34", "revnet50"), compared, (1,))
+    assert {(c.dataset, c.model, c.method, c.accumulation) for c in ablation} == set(expected)
     assert {(c.model, c.dataset, c.epochs) for c in gradients.cells("paper") if isinstance(c, GradientsCell)} == {
         ("revnet18", "cifar10", 300)
     }
@@ -106,16 +105,14 @@ def test_small_scale_differs_from_paper_as_documented() -> None:
 
 def test_recorded_cells_keep_their_names() -> None:
     """Committed records are found by these names. An accidental change of a setting would hide hours of runs."""
+    small, invertible = partial(recipes.cell, "small"), "invertible_revnet18"
     for cell, name in (
-        (recipes.cell("small", "revnet18", methods.PETRA, 1, 0), "cifar10-revnet18-w8-petra-k1-s0-43a15c9f41f4"),
-        (recipes.cell("small", "revnet18", PLAIN, 4, 0), "cifar10-revnet18-w8-backpropagation-k4-s0-c8028dc2cb30"),
-        (recipes.cell("small", "resnet18", PLAIN, 1, 0), "cifar10-resnet18-w8-backpropagation-k1-s0-10da8202d33c"),
+        (small("revnet18", methods.PETRA, 1, 0), "cifar10-revnet18-w8-petra-k1-s0-43a15c9f41f4"),
+        (small("revnet18", PLAIN, 4, 0), "cifar10-revnet18-w8-backpropagation-k4-s0-c8028dc2cb30"),
+        (small("resnet18", PLAIN, 1, 0), "cifar10-resnet18-w8-backpropagation-k1-s0-10da8202d33c"),
         (sweeps.SMALL.baseline("cifar10", "revnet18", 2), "cifar10-revnet18-w8-backpropagation-k1-s2-4b0a84694aaf"),
-        (recipes.cell("small", "chain8", methods.DSP, 16, 1), "cifar10-chain8-w16-dsp-k16-s1-415759db4698"),
-        (
-            recipes.cell("small", "invertible_revnet18", accumulation=4),
-            "cifar10-invertible_revnet18-w8-petra-k4-s0-d57de4545448",
-        ),
+        (small("chain8", methods.DSP, 16, 1), "cifar10-chain8-w16-dsp-k16-s1-415759db4698"),
+        (small(invertible, accumulation=4), "cifar10-invertible_revnet18-w8-petra-k4-s0-d57de4545448"),
         (recipes.cell("paper", "revnet18", methods.PETRA, 2, 0), "cifar10-revnet18-w64-petra-k2-s0-8382e33266ba"),
     ):
         assert cell.name == name
