@@ -20,6 +20,10 @@ def invoke(*arguments, code=0):
     return result.output
 
 
+def prepare(name, *options, root, code=0):
+    return invoke("prepare", name, *options, "--data-root", root, "--allow-unofficial", "a test", code=code)
+
+
 @pytest.fixture
 def source(tmp_path):
     return fake_data.cifar10_binary(tmp_path / "source")
@@ -32,7 +36,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def prepared(source, root):
-    return invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--allow-unofficial", "a test")
+    return prepare("cifar10", "--source", source, root=root)
 
 
 def test_data_list_shows_every_data_set_and_how_to_get_it(root):
@@ -55,7 +59,7 @@ def test_prepare_prints_findings_and_list_and_check_agree(prepared, source, root
     assert "ready for ffcv and memory, NOT OFFICIAL: " in invoke("list", "--data-root", root)
     for names in ((), ("cifar10",), ("CIFAR-10",)):
         assert "cifar10: complete, NOT OFFICIAL: " in invoke("check", *names, "--data-root", root)
-    again = invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--allow-unofficial", "a test")
+    again = prepare("cifar10", "--source", source, root=root)
     assert "exists already, from the same source" in again
     (root / "cifar10").rename(root / "cifar100")
     assert "cifar100 contains cifar10, not cifar100" in invoke("list", "--data-root", root)
@@ -68,7 +72,7 @@ def test_prepare_prints_findings_and_list_and_check_agree(prepared, source, root
 def test_check_and_list_report_damage_and_continue(prepared, tmp_path, root, damage):
     """`check` reports a damaged data set with the command that repairs it, and continues with the next."""
     fake_data.cifar100_binary(tmp_path / "more")
-    invoke("prepare", "cifar100", "--source", tmp_path / "more", "--data-root", root, "--allow-unofficial", "a test")
+    prepare("cifar100", "--source", tmp_path / "more", root=root)
     path = root / "cifar10" / ("manifest.json" if damage == "manifest" else "train.beton")
     content = path.read_bytes()
     if damage == "flip":
@@ -89,8 +93,7 @@ def test_check_and_list_report_damage_and_continue(prepared, tmp_path, root, dam
 def test_check_reports_missing_listed_images(tmp_path, root):
     """`check` reports a missing image of a data set that refers to a folder of images."""
     source = fake_data.image_folder(tmp_path / "source")
-    options = ("--data-root", root, "--allow-unofficial", "a test", "--no-beton")
-    invoke("prepare", "imagenet", "--source", source, *options)
+    prepare("imagenet", "--source", source, "--no-beton", root=root)
     assert "ready for torchvision, NOT OFFICIAL" in invoke("list", "--data-root", root)
     assert "imagenet: complete" in invoke("check", "--data-root", root)
     (source / "val" / "n00000001" / "val_1_0.JPEG").unlink()
@@ -108,14 +111,14 @@ def test_prepare_downloads_in_one_command(tmp_path, root, monkeypatch):
         fake_data.cifar10_binary(target)
 
     monkeypatch.setattr("reproduce.data.cifar.download", download)
-    invoke("prepare", "cifar10", "--download", "--data-root", root, "--allow-unofficial", "a test")
+    prepare("cifar10", "--download", root=root)
     assert (root / "downloads" / "cifar-10-batches-bin").is_dir()
     assert "cifar10: complete" in invoke("check", "--data-root", root)
 
 
 def test_list_and_check_report_unreadable_files(tmp_path, source, root, monkeypatch):
     """`list` and `check` report files that this user cannot read, and continue."""
-    invoke("prepare", "cifar10", "--source", source, "--data-root", root, "--allow-unofficial", "a test")
+    prepare("cifar10", "--source", source, root=root)
 
     def denied(path, progress):
         raise PermissionError(13, "Permission denied", str(path))
@@ -142,9 +145,7 @@ def test_interrupted_prepare_leaves_only_lock_and_exits_130(source, root, monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr("reproduce.data.small_images.write_beton", interrupted)
-    text = invoke(
-        "prepare", "cifar10", "--source", source, "--data-root", root, "--allow-unofficial", "a test", code=130
-    )
+    text = prepare("cifar10", "--source", source, root=root, code=130)
     assert "the same command starts again" in text
     assert [path.name for path in root.iterdir()] == [".cifar10.lock"]
 

@@ -49,6 +49,13 @@ def start() -> Iterator[Start]:
         yield begin
 
 
+def output_of(process: Command, code: int = 0) -> str:
+    """Return the messages of a process, after its end with this exit code."""
+    text = process.stderr()
+    assert process.returncode == code, text
+    return text
+
+
 def python(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Start Python as from a shell, for tests that need it, since each process takes seconds to import."""
     return subprocess.Popen(
@@ -76,8 +83,7 @@ def outcome(output: Path) -> tuple[Any, Any]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     output = tmp_path_factory.mktemp("one_process") / "run"
     with contextlib.closing(Command(reproduce, "train", *OPTIONS, "--output", str(output))) as process:
-        text = process.stderr()
-        assert process.returncode == 0, text
+        text = output_of(process)
         assert f" -> {output} (1 thread)\n" in text
     return outcome(output)
 
@@ -98,8 +104,7 @@ def test_killed_process_restarts_all_to_the_same_weights(
     process = start("train", *OPTIONS, "--output", str(tmp_path), "--processes", "2", "--partition", "2,4")
     wait_for((tmp_path / "checkpoint" / "latest.json").exists)
     os.kill(children(process.pid)[victim], signal.SIGKILL)
-    text = process.stderr()
-    assert process.returncode == 0, text
+    text = output_of(process)
     assert f" -> {tmp_path} (2 processes with 1 thread each)\n" in text
     assert "all restart from the last checkpoint (1 of 3)" in text
     [message] = [line for line in text.splitlines() if "lost" in line and "all restart" not in line]
@@ -118,12 +123,9 @@ def test_run_resumes_with_other_numbers_of_processes(tmp_path: Path, start: Star
         latest = tmp_path / "checkpoint" / "latest.json"
         wait_for(lambda: latest.exists() and latest.read_text() != before)  # noqa: B023  # is called immediately
         running.send_signal(signal.SIGINT)
-        text = running.stderr()
-        assert running.returncode == 130, text
+        text = output_of(running, 130)
         assert "saved, and the same command resumes from there" in text
-    last = start("train", *OPTIONS, "--output", str(tmp_path))
-    text = last.stderr()
-    assert last.returncode == 0, text
+    output_of(start("train", *OPTIONS, "--output", str(tmp_path)))
     assert_same(tmp_path, alone)
 
 
@@ -137,17 +139,14 @@ def test_torchrun_gives_the_weights_of_one_process(tmp_path: Path, alone: tuple[
 
 def test_replicas_of_two_processes_survive_a_kill(tmp_path: Path, start: Start) -> None:
     """Replicas of two processes each restart after a kill, and equal replicas of one process each."""
-    undisturbed = start("train", *OPTIONS, "--output", str(tmp_path / "a"), "--replicas", "2")
-    text = undisturbed.stderr()
-    assert undisturbed.returncode == 0, text
+    text = output_of(start("train", *OPTIONS, "--output", str(tmp_path / "a"), "--replicas", "2"))
     assert text.count("epoch 3/3") == 1, "one of the processes reports"
     other = tmp_path / "b"
     sharing = ("--replicas", "2", "--processes", "2", "--partition", "3,3")
     process = start("train", *OPTIONS, "--output", str(other), *sharing)
     wait_for((other / "checkpoint" / "latest.json").exists)
     os.kill(children(process.pid)[2], signal.SIGKILL)
-    text = process.stderr()
-    assert process.returncode == 0, text
+    text = output_of(process)
     assert "all restart from the last checkpoint (1 of 3)" in text
     assert_same(other, outcome(tmp_path / "a"))
     assert json.loads((other / "config.json").read_text())["cell"]["replicas"] == 2
@@ -187,8 +186,7 @@ def test_non_finite_loss_ends_all_with_one_message(tmp_path: Path, start: Start)
     sharing = ("--processes", "2", "--replicas", "2", "--partition", "3,3")
     process = start("train", *wild, "--output", str(tmp_path), *sharing)
     first = wait_for(lambda: children(process.pid))
-    text = process.stderr()
-    assert process.returncode == 1
+    text = output_of(process, 1)
     assert re.search(r"Error: rank [13]: diverged \(epoch 1 of 3\): the loss of micro-batch \d+ is ", text), text
     assert "it comes from stage " in text
     assert "Traceback" not in text
@@ -228,12 +226,10 @@ def test_process_in_a_group_exits_without_interpreter_cleanup() -> None:
         ("raise KeyError('a fault')", 1, "[rank0]: KeyError: 'a fault'\n"),
     ):
         with contextlib.closing(Command(end, last, True, GLOO_SOCKET_IFNAME="lo")) as process:
-            output = process.stderr()
-            assert process.returncode == code, output
+            output = output_of(process, code)
             assert output.endswith(text)
         with contextlib.closing(Command(end, last, False)) as process:
-            output = process.stderr()
-            assert process.returncode == -signal.SIGABRT, output
+            output = output_of(process, -signal.SIGABRT)
             assert text.removeprefix("[rank0]: ") in output
 
 
@@ -241,8 +237,7 @@ def test_failed_connection_exits_with_a_retryable_code(tmp_path: Path, start: St
     """One process is killed while all connect. The others lose it, and all start again."""
     where = {"RANK": "0", "WORLD_SIZE": "2", MARKS: str(tmp_path)}
     process = start("train", *OPTIONS, "--timeout-minutes", "0.05", "--output", str(tmp_path / "run"), **where)
-    text = process.stderr()
-    assert process.returncode == LOST, text
+    text = output_of(process, LOST)
     assert text.startswith("the processes of the run did not all connect: one of them has died, or has not responded")
     assert "Traceback" not in text
 
@@ -372,8 +367,7 @@ def test_invalid_options_are_reported_once_before_launch(tmp_path: Path, start: 
         (("--output", str(tmp_path / "file" / "run")), "--output: cannot write to"),
     ):
         process = start("train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", *wrong)
-        text = process.stderr()
-        assert process.returncode == 2
+        text = output_of(process, 2)
         assert " ".join(text.split()).count(message) == 1
 
 

@@ -16,7 +16,7 @@ from reproduce.distributed.tracing import TracingExecutor
 from reproduce.records.storage import StorageFullError
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.reproduce.distributed.test_launch import Start, start
+from tests.reproduce.distributed.test_launch import Start, output_of, start
 
 __all__ = ["start"]  # the fixture
 
@@ -77,9 +77,7 @@ def test_several_processes_write_one_trace(tmp_path: Path, start: Start) -> None
     file = tmp_path / "trace.json"
     sharing = ("--processes", "2", "--partition", "2,2")
     more = ("--output", str(tmp_path / "run"), "--trace", str(file), "--trace-micro-batches", "3")
-    process = start(*OPTIONS, *sharing, *more)
-    text = process.stderr()
-    assert process.returncode == 0, text
+    output_of(start(*OPTIONS, *sharing, *more))
     events = json.loads(file.read_text())["traceEvents"]
     assert {(event["tid"], event["args"]["stage"]) for event in events} == {(0, 0), (0, 1), (1, 2), (1, 3)}
     assert any(event["cat"] == "wait" for event in events)

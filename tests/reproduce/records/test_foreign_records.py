@@ -176,6 +176,13 @@ def changed(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
     return new
 
 
+def changes(values: Any, odds: Sequence[Any] = ODD) -> Iterator[tuple[str, Any]]:
+    """Yield the value with each of its parts replaced by each invalid one, after a name of the change."""
+    for path in places(values):
+        for odd in odds:
+            yield f"{path} = {odd!r}", changed(values, path, odd)
+
+
 def show(read: Results, folder: Path) -> None:
     """Make everything that combines records: tables, the section Provenance, exported files, lines of a list."""
     problems = [str(problem) for problem in (*read.problems, *read.benchmark_problems)]
@@ -233,10 +240,9 @@ def test_invalid_record_values_break_nothing_else(tmp_path: Path, name: str, kin
     values = json.loads(first)
     variants = [("as it was", results.read(root))]
     assert len(variants[0][1].runs) == 1
-    for path in places(values):
-        for odd in ODD:
-            file.write_text(json.dumps(changed(values, path, odd)) + ("\n" + rest if rest else ""))
-            variants.append((f"{path} = {odd!r}", results.read(root)))
+    for change, odd in changes(values):
+        file.write_text(json.dumps(odd) + ("\n" + rest if rest else ""))
+        variants.append((change, results.read(root)))
     assert any(read.problems for _, read in variants)
     shown_one_by_one(variants, tmp_path / "export")
 
@@ -270,10 +276,9 @@ def test_invalid_volume_values_break_nothing_else(tmp_path: Path, part: str) -> 
     variants = [("as it was", results.read(root))]
     assert len(variants[0][1].runs) == 1
     values = {key: target[key] for key in target if key not in ("id", "run")}
-    for path in places(values):
-        for odd in ODD:
-            write(changed(values, path, odd))
-            variants.append((f"{path} = {odd!r}", results.read(root)))
+    for name, odd in changes(values):
+        write(odd)
+        variants.append((name, results.read(root)))
     assert any(read.problems for _, read in variants)
     shown_one_by_one(variants, tmp_path / "export")
 
@@ -355,10 +360,9 @@ def test_invalid_benchmark_values_break_nothing_else(tmp_path: Path) -> None:
         file.write_text(json.dumps(values))
         variants = [("as it was", results.read(tmp_path / source))]
         assert len(variants[0][1].benchmarks) == 1
-        for path in places(values):
-            for odd in (*ODD, 10**7):
-                file.write_text(json.dumps(changed(values, path, odd)))
-                variants.append((f"{source}: {path} = {odd!r}", results.read(tmp_path / source)))
+        for name, odd in changes(values, (*ODD, 10**7)):
+            file.write_text(json.dumps(odd))
+            variants.append((f"{source}: {name}", results.read(tmp_path / source)))
         kept = [variant for variant in variants if variant[1].benchmarks]
         for one in kept[:: max(1, len(kept) // 40)]:  # drawing takes a second each
             shown_one_by_one([one], tmp_path / "export")
