@@ -4,9 +4,10 @@
 
 A case (see `tests/messages.py`) is a command line, a module of another program with options, `training` or `forward`
 with changes of the settings of a cell in JSON, or `python` with an expression that uses the names of this module.
-`record`, `benchmark` and `manifest` make such a record, change one of its files and read it. The change is in JSON: an
-object with new values, a list of a text and its replacement, a text in place of the file's, or null to remove the file.
-`cell` is no error: its message contains the settings that `train` with these options derives, and the notes about them.
+`record`, `measurement`, `benchmark` and `manifest` make such a record, change one of its files and read it. The change
+is in JSON: an object with new values, a list of a text and its replacement, a text in place of the file's, or null to
+remove the file. `cell` is no error: its message contains the settings that `train` with these options derives, and the
+notes about them.
 """
 
 # ruff: noqa: F401  # errors.txt uses the imported names
@@ -43,6 +44,7 @@ from reproduce.forward_gradients import blocks
 from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Guess, Space
 from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.grids import recipes
+from reproduce.measures.complexity import measure_complexity
 from reproduce.modelling.formula import evaluate
 from reproduce.modelling.synchronous_schedules import gpipe, interleaved, one_f_one_b
 from reproduce.models.bdia import BdiaStage, Quantise
@@ -58,7 +60,7 @@ from reproduce.records.benchmarks import Comparison, Goal, Series, write
 from tests import fake_records, toys, transformers
 from tests.messages import message_of_expression, rewrite
 from tests.reproduce.cells import test_own
-from tests.reproduce.cells.test_cells import FORWARD, TRAINING
+from tests.reproduce.cells.test_cells import COMPLEXITY, FORWARD, TRAINING
 from tests.reproduce.data.test_imagenet32 import GOOD, stored
 from tests.reproduce.data.test_language import CELL as LANGUAGE
 from tests.reproduce.data.test_manifest import MANIFEST
@@ -90,6 +92,12 @@ def build(function: str) -> None:
 
 def make_record(folder: Path) -> Path:
     return fake_records.in_folder(fake_records.train(recipes.cell("smoke"), folder, 90.0)).path
+
+
+def make_measurement(folder: Path) -> Path:
+    record = fake_records.begin(COMPLEXITY, folder)
+    record.finish(measure_complexity(COMPLEXITY))
+    return fake_records.in_folder(record).path
 
 
 def make_benchmark(folder: Path) -> Path:
@@ -195,7 +203,12 @@ def message_of(case: str) -> str:
     return message if result.exit_code == 2 else f"exit code {result.exit_code}: {message}"
 
 
-DAMAGED = {"record": make_record, "benchmark": make_benchmark, "manifest": make_manifest}
+DAMAGED = {
+    "record": make_record,
+    "measurement": make_measurement,
+    "benchmark": make_benchmark,
+    "manifest": make_manifest,
+}
 
 if __name__ == "__main__":
     rewrite(FILE, message_of)

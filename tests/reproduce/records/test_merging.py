@@ -15,13 +15,12 @@ from click.testing import CliRunner
 
 from petra_core import methods
 from reproduce.commands.cli import main
-from reproduce.data.manifest import built_in
 from reproduce.grids import recipes
 from reproduce.measures.complexity import measure_complexity
 from reproduce.records import benchmarks, locks, merging, results, volumes
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, Status, scan
-from tests.fake_records import DIRTY, PATCH, begin, complexity_cell, finish, in_folder, train, unpack
+from tests.fake_records import DIRTY, PATCH, begin, complexity_cell, in_folder, train, unpack
 from tests.faults import no_room
 from tests.processes import ROOT
 from tests.reproduce.records.test_benchmark_records import benchmark
@@ -71,7 +70,9 @@ def done(root, accuracy=95.0):
 
 
 def slower(root):
-    finish(train(CELL, root, 95.0, epochs=4), 95.0, train_seconds=9.0, data=built_in("digits"))
+    folder = in_folder(train(CELL, root, 95.0)).path
+    for file in (folder / "result.json", folder / "metrics.jsonl"):
+        file.write_text(file.read_text().replace("900.0", "123.4").replace(": 1.5,", ": 9.5,"))
 
 
 def measured(root, flops):
@@ -106,7 +107,7 @@ def locked_once(root):
         (lambda root: partial(root, 3), done, Decision.KEPT),
         (lambda root: partial(root, 3), lambda root: failed(root, "diverged"), Decision.KEPT),
         (done, done, Decision.SAME),
-        (done, slower, Decision.SAME),
+        (slower, done, Decision.SAME),
         (done, lambda root: done(root, 96.0), Decision.CONFLICT),
         (done, lambda root: failed(root, "diverged"), Decision.CONFLICT),
         (lambda root: measured(root, 1), lambda root: measured(root, 2), Decision.CONFLICT),
@@ -380,13 +381,21 @@ def test_damaged_archive_is_refused(there, here, tmp_path):
         assert f"{archive} cannot be unpacked: " in call("merge", archive, "--records", here).output
 
 
-def test_full_disk_is_not_blamed_on_the_archive(there, here, tmp_path, monkeypatch):
-    """A full disk during unpacking is reported as such and not as a damaged archive."""
-    train(CELL, there, 95.0)
+@pytest.mark.parametrize(
+    ("owner", "name", "words"),
+    [
+        (tarfile.TarFile, "extractall", "no room to unpack .*TMPDIR"),
+        (shutil, "copy2", "no room to copy .*; free some space and give the same command again"),
+    ],
+)
+def test_full_disk_is_not_blamed_on_the_archive(there, here, tmp_path, monkeypatch, owner, name, words):
+    """A full disk during unpacking or copying is reported as such and not as a damaged archive."""
+    partial(there, 2)
     archive = pack(there, tmp_path / "day.tar.gz")
-    monkeypatch.setattr(tarfile.TarFile, "extractall", no_room)
-    output = call("merge", archive, "--records", here).output
-    assert re.search("no room to unpack .*TMPDIR", output)
+    monkeypatch.setattr(owner, name, no_room)
+    result = call("merge", archive, "--records", here)
+    output = f"{result.output} {result.exception}"
+    assert re.search(words, output)
     assert "copy is" not in output
 
 
