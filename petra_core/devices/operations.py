@@ -159,7 +159,7 @@ def _function(
 
     for operation in operations:
         if operation.function is aten._fused_sgd_.tensor_lr and _is_plain_sgd(operation):
-            _sgd(graph, node, *operation.args, **operation.kwargs)
+            _sgd(graph, node, operation)
             continue
         call = graph.call_function(operation.function, tree_map(node, operation.args), tree_map(node, operation.kwargs))
         if isinstance(operation.result, Tensor):
@@ -205,21 +205,11 @@ def _is_plain_sgd(operation: Operation) -> bool:
     )
 
 
-def _sgd(
-    graph: fx.Graph,
-    node: Callable[[Any], Any],
-    parameters: Sequence[Tensor],
-    gradients: Sequence[Tensor],
-    momenta: Sequence[Tensor],
-    *,
-    lr: Tensor,
-    momentum: float,
-    weight_decay: float,
-    nesterov: bool,
-    **_: Any,
-) -> None:
+def _sgd(graph: fx.Graph, node: Callable[[Any], Any], operation: Operation) -> None:
     """Add torch's fused SGD to a graph as single operations, which a compiler can fuse with the backward."""
-    call = graph.call_function
+    call, settings = graph.call_function, operation.kwargs
+    parameters, gradients, momenta = operation.args
+    momentum, nesterov, weight_decay = settings["momentum"], settings["nesterov"], settings["weight_decay"]
     for index, parameter in enumerate(map(node, parameters)):
         gradient = node(gradients[index])
         if weight_decay:
@@ -230,7 +220,7 @@ def _sgd(
             averaged = call(aten.add.Tensor, (call(aten.mul.Tensor, (buffer, momentum)), gradient))
             call(aten.copy_.default, (buffer, averaged))
             step = call(aten.add.Tensor, (gradient, averaged), {"alpha": momentum}) if nesterov else averaged
-        moved = call(aten.sub.Tensor, (parameter, call(aten.mul.Tensor, (step, node(lr)))))
+        moved = call(aten.sub.Tensor, (parameter, call(aten.mul.Tensor, (step, node(settings["lr"])))))
         call(aten.copy_.default, (parameter, moved))
 
 
