@@ -300,12 +300,7 @@ class Block:
         return self._memory[0].random is not None
 
     def backward(
-        self,
-        micro_batch: int,
-        grad_outputs: Streams,
-        *,
-        input_gradient: bool,
-        gradients_by_parameter: dict[Tensor, Tensor] | None = None,
+        self, micro_batch: int, grad_outputs: Streams, *, input_gradient: bool, collected: dict[Tensor, Tensor] | None
     ) -> tuple[Streams | None, Streams | None]:
         """Backpropagate through the oldest entry, accumulate its gradients and release it.
 
@@ -313,7 +308,7 @@ class Block:
             micro_batch: Number of the oldest entry's micro-batch.
             grad_outputs: Gradient with respect to each output stream.
             input_gradient: Whether to compute the gradient of the input.
-            gradients_by_parameter: Dictionary that receives each parameter's gradient of this micro-batch.
+            collected: Dictionary that receives each parameter's gradient of this micro-batch.
 
         Returns:
             The block's input for the stage below to invert (None if only a part of it was kept) and the gradient with
@@ -331,8 +326,8 @@ class Block:
             self._inspected.check_gradients(self.weights.trained, gradients)
             if self._inspected.done:
                 self._inspected = None
-        if gradients_by_parameter is not None:
-            gradients_by_parameter |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
+        if collected is not None:
+            collected |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
         gradients = self.weights.correct(entry.version, self._owned_gradients(gradients, grad_outputs))
         grad_inputs = grad_inputs and self._owned_messages(grad_inputs, grad_outputs)
         self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))

@@ -271,7 +271,7 @@ class Worker:
                 micro_batch,
                 gradients,
                 input_gradient=self.index > 0 or part is not self.parts[0] or part.has_backward_hooks,
-                gradients_by_parameter=by_parameter,
+                collected=by_parameter,
             )
             gradients = input_gradients if input_gradients is not None else ()
         if self.after_backward is not None and by_parameter is not None:
