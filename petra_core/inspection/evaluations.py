@@ -58,6 +58,8 @@ from petra_core.stages import HeadStage, ReversibleStage, Stage
 from petra_core.tape import Streams, Tape, combine_streams
 from petra_core.weights import BlockWeights, StageWeights
 
+#: Evaluates a block, and returns its graph and whether it drew the same random numbers as the forward.
+Evaluate = Callable[[], tuple[Tape, bool]]
 #: Dtype, Euclidean norm and a projection of each tensor.
 Projections = tuple[tuple[torch.dtype, float, float], ...]
 
@@ -266,12 +268,7 @@ class BlockInspection:
                 )
 
     def inspect_forward(
-        self,
-        inputs: Streams,
-        outputs: Streams,
-        tape: Tape | None,
-        weights: StageWeights,
-        again: Callable[[], tuple[Tape, bool]],
+        self, inputs: Streams, outputs: Streams, tape: Tape | None, weights: StageWeights, again: Evaluate
     ) -> None:
         """Inspect a forward: compare it with a second evaluation, and check that its graph begins at the own leaves.
 
@@ -298,7 +295,7 @@ class BlockInspection:
             if not is_own:
                 self._report_leaf(leaf)
 
-    def _compare(self, inputs: Streams, outputs: Streams, again: Callable[[], tuple[Tape, bool]]) -> Tape:
+    def _compare(self, inputs: Streams, outputs: Streams, again: Evaluate) -> Tape:
         """Evaluate the block a second time, compare the evaluation with the first, and return its tape.
 
         Args:
