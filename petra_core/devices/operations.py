@@ -148,7 +148,7 @@ def _function(
         for tensor in operation.inputs():
             if id(tensor) in nodes or (id(tensor) in maker and maker[id(tensor)] == branch):
                 continue
-            place = storage_of(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+            place = storage_of(tensor), *_layout(tensor)
             if place not in places:
                 places[place] = graph.placeholder(f"input_{len(inputs)}")
                 inputs.append(tensor.detach())
@@ -173,6 +173,11 @@ def _function(
     return BranchFunction(branch, fx.GraphModule(torch.nn.Module(), graph), tuple(inputs), outputs, after)
 
 
+def _layout(tensor: Tensor) -> tuple[Hashable, ...]:
+    """Return where a tensor's elements are in its storage, and their dtype."""
+    return tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
 def key_of(function: BranchFunction) -> Hashable:
     """Return a key of the operations, shapes and aliases of a function. Functions with equal keys share compiled code.
 
@@ -180,14 +185,7 @@ def key_of(function: BranchFunction) -> Hashable:
     """
     storages: dict[int, int] = {}
     layout = tuple(
-        (
-            tuple(tensor.shape),
-            tensor.stride(),
-            tensor.storage_offset(),
-            tensor.dtype,
-            tensor.device,
-            storages.setdefault(storage_of(tensor), len(storages)),
-        )
+        (storages.setdefault(storage_of(tensor), len(storages)), *_layout(tensor), tensor.device)
         for tensor in function.inputs
     )
     return str(function.module.graph), layout
