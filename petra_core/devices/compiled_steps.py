@@ -76,11 +76,7 @@ class CompiledSteps(CapturedSteps):
     uncompiled: str | None = None
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        record: Record,
-        compiler: Compiler = inductor,
-        executor: SequentialExecutor | None = None,
+        self, pipeline: Pipeline, record: Record, compiler: Compiler, executor: SequentialExecutor | None = None
     ) -> None:
         super().__init__(pipeline, record, executor)
         self._compiler = compiler
