@@ -135,9 +135,7 @@ class Average(Correction):
             return None
         return {
             # A weight without a buffer is not in the optimizer, so it is never updated.
-            name: (
-                weight.data - delay * self.buffers[weight] if weight in self.buffers else weight.data
-            ).requires_grad_()
+            name: (weight.data - delay * self.buffers.get(weight, 0)).requires_grad_()
             for name, weight in weights.items()
         }
 
