@@ -201,17 +201,18 @@ class ForwardGradients:
         def source(evaluation: BlockEvaluation, name: Target | Guess) -> Tensor:
             return self._own_gradient(evaluation, name, target)
 
-        x = inputs
+        x, unknown = inputs, torch.full([1], torch.nan, device=self.device)
         kept: list[Guessed] = []
         tangents: dict[Layer, Tensor] = {}
         for block in self.blocks[:-1]:
             evaluation = self._evaluation(block, x, source)
             self._train_auxiliary(evaluation, target)
             if self.settings.space is Space.ALL_WEIGHTS:
-                for guessed in self._guesses(evaluation):
-                    assert guessed.layer is not None
-                    tangents[guessed.layer] = tangents.get(guessed.layer, 0) + self._shift(evaluation, guessed)
-                    kept.append(guessed)
+                for layer, guesses in self._guesses(evaluation):
+                    assert layer is not None
+                    for name, guess in guesses.items():
+                        tangents[layer] = tangents.get(layer, 0) + self._shift(evaluation, layer, name, guess)
+                        kept.append(Guessed(guess, unknown, unknown, layer, name))
             else:
                 self._follow(evaluation, self._push(evaluation, target))
             self._end(evaluation)
@@ -288,27 +289,23 @@ class ForwardGradients:
                 return torch.randn_like(like)
             return torch.randint_like(like, 2).mul_(2).sub_(1)
 
-    def _guesses(self, evaluation: BlockEvaluation) -> Iterator[Guessed]:
-        """Yield the guess for each tensor of a block, without the product with the target."""
+    def _guesses(self, evaluation: BlockEvaluation) -> Iterator[tuple[Layer | None, dict[str, Tensor]]]:
+        """Yield the guesses for each layer of a block by parameter, or that for the block's output, without a layer."""
         guess, space = self.settings.guess, self.settings.space
         if space is Space.ACTIVATIONS:
-            unknown = evaluation.output.new_full([len(evaluation.output)], torch.nan)
             noise = self._noise(evaluation.block, evaluation.output) if guess.is_noise else None
-            yield Guessed(evaluation.at_output(guess) if noise is None else noise, unknown, unknown)
+            yield None, {"": evaluation.at_output(guess) if noise is None else noise}
             return
         for layer in evaluation.block.layers:
-            features, one = evaluation.seen.features[layer.name], space is not Space.WEIGHTS
-            unknown = features.new_full([1 if one else len(features)], torch.nan)
+            count = len(evaluation.seen.features[layer.name]) if space is Space.WEIGHTS else 1
             if guess.is_noise:
-                layer_shares = {
-                    name: self._noise(evaluation.block, parameter.detach().expand(len(unknown), *parameter.shape))
+                guesses = {
+                    name: self._noise(evaluation.block, parameter.detach().expand(count, *parameter.shape))
                     for name, parameter in layer.parameters.items()
                 }
             else:
-                layer_shares = self._shares(evaluation, layer, guess)
-            for name, value in layer_shares.items():
-                if layer.parameters[name].requires_grad:
-                    yield Guessed(value, unknown, unknown, layer, name)
+                guesses = self._shares(evaluation, layer, guess)
+            yield layer, {name: value for name, value in guesses.items() if layer.parameters[name].requires_grad}
 
     def _shares(self, evaluation: BlockEvaluation, layer: Layer, source: Target | Guess) -> dict[str, Tensor]:
         """Return a gradient of a layer's parameters: each sample's share [B, ...], or their sum [1, ...]."""
@@ -322,40 +319,32 @@ class ForwardGradients:
 
     def _compare(self, evaluation: BlockEvaluation) -> Iterator[Guessed]:
         """Yield the guesses with their products, from the target that reverse mode has computed."""
-        wanted: dict[str, Tensor] = {}
-        layer: Layer | None = None
-        for guessed in self._guesses(evaluation):
-            if guessed.layer is None:
-                t = evaluation.at_output(self.settings.target)
-            else:
-                if guessed.layer is not layer:
-                    layer = guessed.layer
-                    wanted = self._shares(evaluation, layer, self.settings.target)
-                t = wanted[guessed.name]
-            guessed.product, guessed.target_squared = dot(t, guessed.guess), dot(t, t)
-            yield guessed
+        target = self.settings.target
+        for layer, guesses in self._guesses(evaluation):
+            wanted = {"": evaluation.at_output(target)} if layer is None else self._shares(evaluation, layer, target)
+            for name, guess in guesses.items():
+                t = wanted[name]
+                yield Guessed(guess, dot(t, guess), dot(t, t), layer, name)
 
     def _push(self, evaluation: BlockEvaluation, target: Tensor) -> Iterator[Guessed]:
         """Yield the guesses with their products, each from one jvp."""
         index = evaluation.block.index
         end = {Target.LOCAL: index + 1, Target.NEXT: index + 2, Target.GLOBAL: len(self.blocks)}[self.settings.target]
-        for guessed in self._guesses(evaluation):
-            if guessed.layer is None:
-                products = self._derivative(
-                    range(index + 1, end), guessed.guess, evaluation.output.detach(), target, {}
-                )
-            else:
-                tangent = {guessed.layer: self._shift(evaluation, guessed)}
-                products = self._derivative(range(index, end), None, evaluation.input.detach(), target, tangent)
-            guessed.product = products if self.settings.space is not Space.BATCH_WEIGHTS else products.sum()[None]
-            yield guessed
+        x, output = evaluation.input.detach(), evaluation.output.detach()
+        for layer, guesses in self._guesses(evaluation):
+            for name, guess in guesses.items():
+                if layer is None:
+                    products = self._derivative(range(index + 1, end), guess, output, target, {})
+                else:
+                    tangent = {layer: self._shift(evaluation, layer, name, guess)}
+                    products = self._derivative(range(index, end), None, x, target, tangent)
+                product = products if self.settings.space is not Space.BATCH_WEIGHTS else products.sum()[None]
+                yield Guessed(guess, product, torch.full_like(product, torch.nan), layer, name)
 
-    def _shift(self, evaluation: BlockEvaluation, guessed: Guessed) -> Tensor:
+    def _shift(self, evaluation: BlockEvaluation, layer: Layer, name: str, guess: Tensor) -> Tensor:
         """Return the change of a layer's output, [B, ...], if one of its parameters changes by the guess."""
-        assert guessed.layer is not None
-        features = evaluation.seen.features[guessed.layer.name]
-        changes = {guessed.name: guessed.guess.expand(len(features), *guessed.guess.shape[1:])}
-        return shift(guessed.layer, features, changes)
+        features = evaluation.seen.features[layer.name]
+        return shift(layer, features, {name: guess.expand(len(features), *guess.shape[1:])})
 
     @torch.no_grad()
     def _derivative(
