@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from petra_core.errors import check_int
 from reproduce.cells.catalogue import TORCHVISION, Channels, Dataset, advise_preparation
 from reproduce.cells.setting import OPTIONS, setting
 from reproduce.data.errors import DataError
 from reproduce.records import reading
-from reproduce.records.reading import dict_of, list_of, object_of, parse_json, read_file, text, whole
+from reproduce.records.reading import parse_json, read_file
 
 NAME = "manifest.json"
 SCHEMA = 1
@@ -61,6 +62,10 @@ class Split:
 
     samples: int
     histogram: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for number in (self.samples, *self.histogram):
+            check_int("a number of samples", number, 0)
 
 
 def deviating_counts(dataset: Dataset, splits: Mapping[str, Split]) -> list[str]:
@@ -103,6 +108,9 @@ class Written:
 
     bytes: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        check_int("bytes", self.bytes, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,17 +208,12 @@ def read(folder: Path) -> Manifest:
             newer = isinstance(schema, int) and schema > SCHEMA
             fix = "Update this clone of the suite to read it" if newer else advise_preparation(folder)
             raise DataError(path, f"is of format {schema!r}, this version reads format {SCHEMA}", fix)
-        _check_values(values)
-        findings = values.pop("findings")
-        histograms = {name: tuple(map(int, findings["splits"][name]["histogram"])) for name in SPLITS}
-        splits = {name: Split(findings["splits"][name]["samples"], counts) for name, counts in histograms.items()}
-        left_out = (f"without {path}" for path in findings.get("skipped", ()))  # only in older manifests
-        deviations = (*findings["deviations"], *left_out)
-        channels = {name: tuple(findings[name]) for name in _CHANNELS}
-        notes = tuple(map(str, findings.get("notes", ())))  # missing in older manifests
-        content = Findings(splits=splits, deviations=deviations, notes=notes, **channels)
-        files = {name: Written(**file) for name, file in values.pop("files").items()}
-        return Manifest(findings=content, files=files, **values)
+        manifest: Manifest = reading.convert(Manifest, values, "the manifest")
+        _check_values(manifest)
+        findings = manifest.findings
+        left_out = (f"without {path}" for path in values["findings"].get("skipped", ()))  # only in older manifests
+        findings = dataclasses.replace(findings, deviations=(*findings.deviations, *left_out))
+        return dataclasses.replace(manifest, findings=findings)
     except FileNotFoundError:
         raise DataError(
             folder, "contains no prepared data set (no manifest.json)", advise_preparation(folder)
@@ -221,34 +224,19 @@ def read(folder: Path) -> Manifest:
         raise DataError(path, f"is damaged ({error!r})", advise_preparation(folder)) from error
 
 
-_CHANNELS = ("mean", "deviation")
-_MANIFEST: Mapping[str, reading.Check] = {
-    **dict.fromkeys(("dataset", "source", "reason"), text),
-    "files": dict_of(object_of({"bytes": whole, "sha256": text})),
-    "findings": object_of({}),
-}
-_FINDINGS: Mapping[str, reading.Check] = {
-    "splits": object_of(dict.fromkeys(SPLITS, object_of({"samples": whole, "histogram": list_of(whole)}))),
-    "deviations": reading.STRINGS,
-    **dict.fromkeys(_CHANNELS, list_of(reading.number)),
-}
-
-
-def _check_values(values: Any) -> None:
+def _check_values(manifest: Manifest) -> None:
     """Check the values of a manifest.
 
     Raises:
-        ValueError: A value is missing or makes no sense.
+        ValueError: A value makes no sense.
 
     """
-    wrong = reading.problem(values, {}, needed=_MANIFEST) or reading.problem(values["findings"], {}, needed=_FINDINGS)
-    if wrong:
-        raise ValueError(wrong)
-    if outside := [name for name in values["files"] if Path(name).name != name]:
+    if outside := [name for name in manifest.files if Path(name).name != name]:
         raise ValueError(f"files names {outside[0]!r}, expected files of this folder")
-    if not all(len(values["findings"][name]) == 3 for name in _CHANNELS) or min(values["findings"]["deviation"]) <= 0:
-        means, deviations = (values["findings"][name] for name in _CHANNELS)
-        raise ValueError(f"mean is {means}, deviation {deviations}, expected 3 numbers each, the deviations above 0")
+    if manifest.findings.splits.keys() != set(SPLITS):
+        raise ValueError(f"splits has {', '.join(manifest.findings.splits)}, expected {', '.join(SPLITS)}")
+    if min(manifest.findings.deviation) <= 0:
+        raise ValueError(f"deviation is {manifest.findings.deviation}, expected numbers above 0")
 
 
 def obstacle(folder: Path, manifest: Manifest, loader: str) -> DataError | None:

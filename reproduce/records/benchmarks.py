@@ -14,31 +14,19 @@ a new benchmark needs nothing except its script.
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from petra_core.prediction.timeline import Event, Timeline
-from reproduce.records.reading import (
-    CODE,
-    ENVIRONMENT,
-    SETTING,
-    Check,
-    amount,
-    list_of,
-    or_null,
-    parse_json,
-    printable,
-    problem,
-    read_file,
-    scalar,
-)
+from reproduce.records.reading import CODE, ENVIRONMENT, SETTING, convert, parse_json, printable, problem, read_file
 from reproduce.records.storage import write_json
 
 SCHEMA = 1
 FOLDER = "benchmarks"  # below the folder of records
 LARGEST_TIMELINE = 10_000  # devices
+LARGEST_NUMBER = 1e100
 
 #: Quantities that several scripts measure, or that an exhibit looks up by name.
 THROUGHPUT = "throughput"
@@ -88,6 +76,13 @@ class Series:
     at: float | None = None
 
     def __post_init__(self) -> None:
+        for text in (self.group, self.name, self.quantity, self.unit):
+            if "$" in text:
+                raise ValueError(f"{text!r} contains $, between two of which matplotlib expects a formula")
+        if self.at is not None and not self.at > 0:
+            raise ValueError(f"the axis of a curve is logarithmic: at must be above 0, got {self.at}")
+        if (highest := max(*self.values, self.at or 0, 0)) > LARGEST_NUMBER:
+            raise ValueError(f"{highest:g} cannot be drawn, expected at most {LARGEST_NUMBER:g}")
         if not self.values or not all(math.isfinite(value) and value >= 0 for value in self.values):
             raise ValueError(
                 f"{self.quantity} of {self.name} ({self.group}) needs finite values of at least 0, got {self.values}"
@@ -191,7 +186,7 @@ class Benchmark:
     title: str
     about: str
     command: str
-    setting: Mapping[str, str | float | bool]
+    setting: Mapping[str, str | float | bool | None]
     series: tuple[Series, ...]
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
@@ -322,56 +317,18 @@ def read_all(root: Path) -> tuple[tuple[Benchmark, ...], tuple[BenchmarkError, .
 
 
 def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
-    fields = {field.name: values[field.name] for field in dataclasses.fields(Benchmark)}
-    if fields["name"] != name:
-        raise ValueError(f"it belongs to {fields['name']!r}")
-    for key in ("name", "title", "about", "command", "patch", "date"):
-        _check(fields[key], str, key)
-    for key in ("setting", "timelines", "environment", "code"):
-        _check(fields[key], dict, key)
-    for key, shape in (("setting", dict.fromkeys(fields["setting"], scalar)), ("code", CODE)):
-        if wrong := problem(fields[key], shape):
-            raise ValueError(f"{key}: {wrong}")
-    if wrong := problem(fields["environment"], {**dict.fromkeys(fields["environment"], SETTING), **ENVIRONMENT}):
-        raise ValueError(f"environment: {wrong}")
-    contestants = str(fields["setting"].get("contestants", ""))
-    if lacking := [name for name in contestants.split("; ") if name and name not in fields["setting"]]:
+    timelines = {title: _read_timeline(timeline) for title, timeline in values["timelines"].items()}
+    benchmark: Benchmark = convert(Benchmark, {**values, "timelines": timelines}, "the benchmark")
+    if benchmark.name != name:
+        raise ValueError(f"it belongs to {benchmark.name!r}")
+    environment = {**dict.fromkeys(benchmark.environment, SETTING), **ENVIRONMENT}
+    for part, found, shape in (("environment", benchmark.environment, environment), ("code", benchmark.code, CODE)):
+        if wrong := problem(found, shape):
+            raise ValueError(f"{part}: {wrong}")
+    contestants = str(benchmark.setting.get("contestants", ""))
+    if lacking := [name for name in contestants.split("; ") if name and name not in benchmark.setting]:
         raise ValueError(f"setting: contestants contains {lacking[0]!r}, but its version is missing")
-    for entry in fields["series"]:
-        if wrong := problem(entry, {}, needed=_SERIES):
-            raise ValueError(f"series: {wrong}")
-    before, after = fields["load"]
-    return Benchmark(
-        **{
-            **fields,
-            "series": tuple(Series(**{**entry, "values": _numbers(entry["values"])}) for entry in fields["series"]),
-            "comparisons": tuple(Comparison(**entry) for entry in fields["comparisons"]),
-            "goals": tuple(Goal(**entry) for entry in fields["goals"]),
-            "findings": tuple(_check(finding, str, "a finding") for finding in fields["findings"]),
-            "notes": tuple(_check(note, str, "a note") for note in fields["notes"]),
-            "timelines": {title: _read_timeline(timeline) for title, timeline in fields["timelines"].items()},
-            "load": _numbers((before, after)),
-        }
-    )
-
-
-#: Text that a drawing can show: matplotlib reads text between two `$` as a formula.
-_PLAIN_TITLE = Check("another value", lambda value: isinstance(value, str) and "$" not in value)
-_SERIES = {
-    **dict.fromkeys(("group", "name", "quantity", "unit"), _PLAIN_TITLE),
-    "values": list_of(amount),
-    "at": or_null(Check("another value", lambda value: amount(value) and value > 0)),  # axes are logarithmic
-}
-
-
-def _check(value: Any, kind: type, what: str) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"{what} is {value!r}, expected a {kind.__name__}")
-    return value
-
-
-def _numbers(values: Iterable[Any]) -> tuple[float, ...]:
-    return tuple(float(_check(value, int if isinstance(value, int) else float, "a value")) for value in values)
+    return benchmark
 
 
 def _timeline(timeline: Timeline) -> dict[str, Any]:
@@ -381,7 +338,7 @@ def _timeline(timeline: Timeline) -> dict[str, Any]:
 
 
 def _read_timeline(values: Mapping[str, Any]) -> Timeline:
-    events, devices = [], _check(values["devices"], int, "devices")
+    events, devices = [], convert(int, values["devices"], "devices")
     if not 0 < devices <= LARGEST_TIMELINE:
         raise ValueError(f"a timeline has {devices} devices, expected 1 to {LARGEST_TIMELINE}")
     for line in values["events"]:

@@ -5,11 +5,14 @@ JSON that fits into memory, finite numbers, and text that can be printed, drawn 
 error that names the file and the value, so that one bad value affects only its file.
 """
 
+import dataclasses
 import json
 import math
 import os
 import re
 import stat
+import types
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +117,38 @@ def short(value: Any) -> str:
 
 
 # --- shapes of values
+
+
+def convert(kind: Any, value: Any, name: str) -> Any:
+    """Return a JSON value as a value of a type.
+
+    Args:
+        kind: A dataclass, a tuple, a mapping with names, a union, or a plain type. Other names of a mapping than the
+            fields of a dataclass are ignored.
+        value: The value. It may already be of the type.
+        name: Its name, for errors.
+
+    Raises:
+        ValueError: It does not fit the type.
+
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
+        missing = [field.name for field in fields if field.name not in value and field.default is dataclasses.MISSING]
+        if missing:
+            raise ValueError(f"{name}: it lacks {', '.join(missing)}")
+        return kind(**{n: convert(hints[n], value[n], n) for n in (field.name for field in fields) if n in value})
+    if origin is tuple and isinstance(value, list) and (arguments[-1] is ... or len(value) == len(arguments)):
+        return tuple(convert(arguments[0], entry, name) for entry in value)
+    if origin is Mapping and isinstance(value, dict):
+        return {key: convert(arguments[1], entry, key) for key, entry in value.items()}
+    plain = arguments if origin is types.UnionType else (kind,)
+    accepted = (*plain, int) if float in plain else plain
+    if origin not in (None, types.UnionType) or not (kind is Any or type(value) in accepted):
+        expected = kind.__name__ if isinstance(kind, type) else str(kind)
+        raise ValueError(f"{name} is {short(value)}, expected a {expected}")
+    return float(value) if kind is float else value
 
 
 @dataclass(frozen=True)
