@@ -98,8 +98,8 @@ class ShardedCheckpoint:
         """Return a folder name that the pointer does not contain, and remove remains of a killed run in that folder."""
         names = (f"step-{number:09d}{suffix}" for suffix in ("", "-again"))
         current = None
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # the pointer is missing or damaged
-            current = json.loads(self._pointer.read_text(encoding="utf-8"))["checkpoint"]
+        with contextlib.suppress(OSError, CheckpointError):  # the pointer is missing or damaged
+            current = self._read_pointer()[0].name
         name = next(name for name in names if name != current)
         shutil.rmtree(self.path / name, ignore_errors=True)
         return name
