@@ -223,8 +223,8 @@ class Frames:
                             rows[row["settings"], row["seed"]] = row
                     for place, cell in planned.items():
                         if place not in rows:
-                            row = _plan_row(cell, arithmetic)
-                            rows[place] = row | {"study": self.studies.get(row["study"])}
+                            row = _run(Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected)))
+                            rows[place] = row | {"study": self.studies.get(row["study"]), "arithmetic": arithmetic}
                     in_order = [rows[place] for place in sorted(rows, key=lambda p: (places[p[0]], p[1]))]
                     yield RunSet(self, scale, arithmetic, dataset, text, tuple(planned.values()), _table(in_order))
 
@@ -384,11 +384,6 @@ def _recipe(cell: TrainedCell) -> str:
 
 def _seed_of(cell: Cell) -> int:
     return int(cell.to_dict()["seed"])
-
-
-def _plan_row(cell: Cell, arithmetic: str) -> dict[str, Any]:
-    state = State(Status.NOT_RUN, epochs=cell.epochs_expected)
-    return _run(Run(cell, state, {}, (), (), (), {})) | {"arithmetic": arithmetic}
 
 
 def _run(run: Run[Cell]) -> dict[str, Any]:
