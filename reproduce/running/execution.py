@@ -73,9 +73,8 @@ def execute(record: Record, context: Context) -> State:
         context.observer.begin()
         environment = {**_environment(record.cell, context), **context.group.environment}
         code, patch = provenance.code()
-        for words in (_other_threads(record, environment), *_changes(record, environment, code)):
-            if words:
-                context.observer.notice(words)
+        for words in _changes(record, environment, code):
+            context.observer.notice(words)
         record.begin(environment, code, patch)
         context.group.announce(go=True)
         with _failures_recorded(record, context.device):
@@ -92,29 +91,22 @@ def _check_network(record: Record, state: State) -> None:
         raise RecordError(record.path / "result.json", problem, "Restore that file, or choose another --output")
 
 
-def _other_threads(record: Record, environment: Mapping[str, Any]) -> str:
-    """Return a warning if a cell is resumed with another number of threads, else an empty string.
+def _changes(record: Record, environment: Mapping[str, Any], code: Mapping[str, Any]) -> Iterator[str]:
+    """Yield warnings if a cell is resumed with other threads, another machine, software, settings or code.
 
     On a GPU the number of CPU threads does not affect results.
     """
-    now = environment["threads"]
-    if environment["device"] != "cpu" or not record.resumable:
-        return ""
-    on_cpu = (entry for entry in record.read().environments if entry.get("device") == "cpu")
-    had = list(dict.fromkeys(entry["threads"] for entry in on_cpu if "threads" in entry))
-    if not set(had) - {now}:
-        return ""
-    return (
-        f"WARNING: {record.path} resumes with --threads {now}, after {conjunction([str(n) for n in had])}: its result "
-        f"will differ in the last bits from a run with one number of threads; it began with --threads {had[0]}"
-    )
-
-
-def _changes(record: Record, environment: Mapping[str, Any], code: Mapping[str, Any]) -> Iterator[str]:
-    """Yield warnings if a cell is resumed with another machine, software, settings or code."""
     begun = record.read()
     if not record.resumable or not begun.environments or not begun.codes:
         return
+    on_cpu = (entry for entry in begun.environments if entry.get("device") == "cpu")
+    had = list(dict.fromkeys(entry["threads"] for entry in on_cpu if "threads" in entry))
+    if environment["device"] == "cpu" and set(had) - {environment["threads"]}:
+        yield (
+            f"WARNING: {record.path} resumes with --threads {environment['threads']}, after "
+            f"{conjunction([str(n) for n in had])}: its result will differ in the last bits from a run with one number "
+            f"of threads; it began with --threads {had[0]}"
+        )
     before = begun.environments[-1]
     other = [
         f"{name} {before.get(name)!r}, now {environment.get(name)!r}"
