@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from pandas import concat
 
+from reproduce import published
 from reproduce.exhibits._exhibit import Shown, declare, result
-from reproduce.exhibits.gradients import CLOSER, KINDS_NOTE, LOOKS, MEASURES, STATEMENTS, extents, quality
+from reproduce.exhibits.gradients import CLOSER, KINDS_NOTE, LOOKS, MEASURES, extents, quality
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import SeedSamples, measured_samples
 from reproduce.presentation.content import Entry, none
@@ -98,4 +99,4 @@ def _reconstructing(run_set: RunSet, study: str) -> str:
     return f"{kinds.count('R')} of {len(kinds)} with a reconstructed input"
 
 
-EXHIBIT = declare("figure5", each, quote=STATEMENTS)
+EXHIBIT = declare("figure5", each, quote=published.quote("figure5"))

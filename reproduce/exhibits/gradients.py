@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pandas import DataFrame
 
 from petra_core import methods
-from reproduce import published
 from reproduce.presentation.compare import SeedSamples, means, measured_samples
 from reproduce.presentation.content import Entry
 from reproduce.presentation.facets import METHOD_LOOKS, Look
@@ -18,7 +17,6 @@ from reproduce.records.frames import RunSet
 from reproduce.records.gradients import BETWEEN, CLOSENESS, DELAYED, METHOD
 from reproduce.text import count
 
-STATEMENTS = published.quote("figure5")
 LOOKS = {
     METHOD: Look("PETRA and end-to-end", METHOD_LOOKS[methods.PETRA.name].colour),
     DELAYED: Look("delayed and end-to-end", METHOD_LOOKS[methods.DELAYED_GRADIENTS.name].colour, (4, 1.5)),

@@ -8,8 +8,7 @@ in all figures.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -80,7 +79,14 @@ TITLE_LOOKS = {m.title: METHOD_LOOKS[m.name] for m in methods.ALL} | {
     "1F1B, checkpointing": Look("1F1B, checkpointing", "#6f8fd6", (1, 1), "s"),
 }
 #: By kind of the tensors that a stage holds.
-KIND_LOOKS = {kind: Look(kind.replace("_", " "), plots.KIND_COLOURS[kind]) for kind in KINDS}
+KIND_LOOKS = {
+    kind: Look(kind.replace("_", " "), colour)
+    for kind, colour in zip(
+        KINDS,
+        ("#4a4a4a", "#9a9a96", "#cc79a7", "#009e73", "#56b4e9", "#e69f00", "#f0e442", "#0072b2", "#8c6bb1"),
+        strict=True,
+    )
+}
 
 
 def rising(values: Sequence[float]) -> dict[Any, Look]:
@@ -474,20 +480,9 @@ def line(
                 ends = {at: known for at, rows in places if (known := _band(rows, panel.y, band))}
                 xs: Any = places_of_all if gaps else list(ends)
                 low, high = ([ends[at][end] if at in ends else math.nan for at in xs] for end in (0, 1))
-                with _limits_later(panel.axes):
-                    panel.axes.fill_between(xs, low, high, color=look.colour, alpha=0.14, linewidth=0)
+                panel.axes.fill_between(xs, low, high, color=look.colour, alpha=0.14, linewidth=0)
 
     return line
-
-
-@contextmanager
-def _limits_later(axes: Axes) -> Iterator[None]:
-    """Compute the limits of the axes only when they are drawn: matplotlib computes them for each area that is added."""
-    automatic = axes.get_autoscalex_on(), axes.get_autoscaley_on()
-    axes.set_autoscale_on(False)
-    yield
-    axes.set_autoscalex_on(automatic[0])
-    axes.set_autoscaley_on(automatic[1])
 
 
 def _band(rows: DataFrame, y: str, band: str) -> tuple[float, float] | None:
@@ -609,19 +604,18 @@ def heat_map(least: float) -> Layer:
     A plain heat map gives broken runs its palest colour, which looks like missing data. Therefore every field contains
     its number, a dot without a run, or a cross if the loss was not finite. The y-axis has the
     order of the hue, upwards. All panels share one colour scale that begins at `least`, such as the accuracy of
-    guessing. If the column `difference` marks y as a difference, it has a sign and a scale from red over white to blue.
+    guessing. If the column `difference` marks the panel's y as differences, they have a sign and a scale from red over
+    white to blue.
     """
 
     def heat_map(panel: Panel) -> None:
         axes, xs, ys = panel.axes, sorted(set(panel.figure[panel.x])), list(panel.looks)
-        signed = panel.figure["difference"].astype(bool)
-        values, gaps = (panel.figure.loc[rows, panel.y].dropna() for rows in (~signed, signed))
-        most = max([1.0, *gaps.abs()])
-        plain = mpl.colors.Normalize(least, max([*values, least + 1])), mpl.colormaps["YlGnBu"]
-        diverging = mpl.colors.Normalize(-most, most), mpl.colormaps["RdBu"]
+        sign = bool(panel.all_rows["difference"].any())
+        values = panel.figure.loc[panel.figure["difference"] == sign, panel.y].dropna()
+        most = max([1.0, *values.abs()] if sign else [least + 1, *values])
+        norm = mpl.colors.Normalize(-most if sign else least, most)
+        colours = mpl.colormaps["RdBu" if sign else "YlGnBu"]
         for row in panel.all_rows.to_dict("records"):
-            sign = bool(row["difference"])
-            norm, colours = diverging if sign else plain
             value = None if isna(row[panel.y]) else float(row[panel.y])
             colour = EMPTY_FIELD if value is None else colours(norm(value))[:3]
             place = xs.index(row[panel.x]), ys.index(row[panel.hue])

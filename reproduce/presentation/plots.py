@@ -22,7 +22,6 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 
 from petra_core import methods
-from petra_core.ledger import KINDS
 from petra_core.methods import Method
 
 SVG = "http://www.w3.org/2000/svg"
@@ -41,15 +40,6 @@ STYLES: dict[Method, tuple[str, tuple[float, ...]]] = {
     methods.PIPEDREAM_2BW: ("#8c6bb1", (6, 2)),
 }
 COLOURS = {method: colour for method, (colour, _) in STYLES.items()}
-
-#: By kind of the bytes that a stage holds.
-KIND_COLOURS: dict[str, str] = dict(
-    zip(
-        KINDS,
-        ("#4a4a4a", "#9a9a96", "#cc79a7", "#009e73", "#56b4e9", "#e69f00", "#f0e442", "#0072b2", "#8c6bb1"),
-        strict=True,
-    )
-)
 
 #: Style of the drawings of the suite, for `matplotlib.rc_context`.
 STYLE: dict[Any, Any] = {

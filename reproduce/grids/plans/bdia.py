@@ -54,9 +54,15 @@ BY_SETTINGS = {(c.family, c.coupling, c.method.name): c for c in CONTESTANTS}
 def cells(scale: str) -> list[Cell]:
     """Return the published contestants at `paper`, and at smaller scales also those under PETRA."""
     if scale == "smoke":
-        return [_smoke(c) for c in CONTESTANTS]
+        brief = {"batch_size": 48, "epochs": 8, "warmup_epochs": 1.0, "drops": (7,), "learning_rate": 2e-3}
+        return [_cell(scale, c, "micro2", 0, width=48, **brief) for c in CONTESTANTS]
     if scale == "small":
-        return [_small(c, seed) for seed in recipes.seeds(scale) for c in CONTESTANTS]
+        longer = {"epochs": 6, "warmup_epochs": 1.0, "drops": (4,), "learning_rate": 1e-3 * math.sqrt(32 / 128)}
+        return [
+            _cell(scale, c, PUBLISHED_SIZE, seed, width=64, **longer)
+            for seed in recipes.seeds(scale)
+            for c in CONTESTANTS
+        ]
     if scale == "paper":
         return [
             as_published(c, dataset, seed)
@@ -65,17 +71,6 @@ def cells(scale: str) -> list[Cell]:
             for c in (*PUBLISHED, *([FLOAT] if dataset == DATASETS[0] else []))
         ]
     return []
-
-
-def _smoke(contestant: TransformerContestant) -> TrainingCell:
-    brief: dict[str, Any] = {"batch_size": 48, "epochs": 8, "warmup_epochs": 1.0, "drops": (7,), "learning_rate": 2e-3}
-    return _cell("smoke", contestant, "micro2", 0, width=48, **brief)
-
-
-def _small(contestant: TransformerContestant, seed: int) -> TrainingCell:
-    rate = 1e-3 * math.sqrt(32 / 128)
-    longer: dict[str, Any] = {"epochs": 6, "warmup_epochs": 1.0, "drops": (4,), "learning_rate": rate}
-    return _cell("small", contestant, PUBLISHED_SIZE, seed, width=64, **longer)
 
 
 def as_published(contestant: TransformerContestant, dataset: str = DATASETS[0], seed: int = 0) -> TrainingCell:
