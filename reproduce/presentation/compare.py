@@ -14,15 +14,7 @@ from pandas import DataFrame, concat, notna
 
 from reproduce.presentation.content import TIMES, Role, with_sign
 from reproduce.presentation.content import estimate as estimate_entry
-from reproduce.presentation.statistics import (
-    Estimate,
-    ResidualSpread,
-    ResidualStudy,
-    Verdict,
-    combine_means,
-    estimate,
-    verdict,
-)
+from reproduce.presentation.statistics import Estimate, ResidualSpread, ResidualStudy, Verdict, combine_means, verdict
 from reproduce.text import conjunction, count
 
 DONE, NOT_RUN = "done", "not run"
@@ -72,7 +64,7 @@ class SeedSample:
     @property
     def estimate(self) -> Estimate | None:
         """Mean with its 95 % interval; None without values."""
-        return estimate(list(self.values.values()), self._spread) if self.values else None
+        return combine_means([(1.0, list(self.values.values()), self._spread)])
 
     @property
     def _spread(self) -> ResidualSpread | None:
@@ -209,8 +201,8 @@ def interval(rows: DataFrame, value: str) -> tuple[float, float] | None:
         return (float(low), float(high)) if notna(low) and notna(high) else None
     sound = "broken" not in rows or not (rows["broken"].fillna("") != "").any()
     spread = _shared_spread(rows["study"], value) if sound and "study" in rows else None
-    known = estimate(list(rows[value].astype(float)), spread)
-    return None if known.low is None or known.high is None else (known.low, known.high)
+    known = combine_means([(1.0, list(rows[value].astype(float)), spread)])
+    return None if known is None or known.low is None or known.high is None else (known.low, known.high)
 
 
 def measured_samples(values: DataFrame, value: str, by: Sequence[str]) -> SeedSamples:

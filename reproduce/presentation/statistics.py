@@ -177,26 +177,6 @@ def combine_means(terms: Sequence[Term]) -> Estimate | None:
     return Estimate(mean, mean - half, mean + half, counts, effective)
 
 
-def estimate(values: Sequence[float], spread: ResidualSpread | None = None) -> Estimate:
-    """Estimate the mean of independent values.
-
-    Args:
-        values: At least one finite value.
-        spread: Spread of their study.
-
-    Returns:
-        The mean with its interval; without one for a single value.
-
-    Raises:
-        ValueError: If there are no values, or one is not finite.
-
-    """
-    known = combine_means([(1.0, values, spread)])
-    if known is None:
-        raise ValueError("a mean needs at least one value, got none")
-    return known
-
-
 class Verdict(enum.Enum):
     """Verdict on an estimated difference in points of accuracy."""
 

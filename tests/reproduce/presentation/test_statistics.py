@@ -13,12 +13,17 @@ from reproduce.presentation.statistics import (
     ResidualSpread,
     Verdict,
     combine_means,
-    estimate,
     holm,
     p_value,
     pool,
     verdict,
 )
+
+
+def estimate(values: list[float]) -> Estimate:
+    known = combine_means([(1.0, values, None)])
+    assert known is not None
+    return known
 
 
 @pytest.mark.parametrize(("n", "mean"), [(2, 94.0), (3, 0.0), (8, -0.1)])
@@ -40,7 +45,8 @@ def test_single_and_equal_values_have_p_1() -> None:
     assert estimate([94.9]).half_width is None
     assert estimate([0.1] * 3).half_width == pytest.approx(0.0, abs=1e-15)
     assert p_value(estimate([94.9])) == p_value(estimate([2.0, 2.0])) == p_value(None) == 1.0
-    for values in ([], [1.0, math.nan], [math.inf]):
+    assert combine_means([(1.0, [], None)]) is None
+    for values in ([1.0, math.nan], [math.inf]):
         with pytest.raises(ValueError, match="a mean needs"):
             estimate(values)
 
