@@ -23,7 +23,7 @@ from reproduce.modelling.network import read_timed_networks
 from reproduce.presentation.compare import Difference, SeedSample, format_difference, means
 from reproduce.presentation.compare import measured_samples as measured_in_runs
 from reproduce.presentation.content import GIGABYTE, ExhibitStatus, signless, with_sign
-from reproduce.presentation.statements import PREDICATES, ClaimVerdict, compare, is_above, is_below, is_equal
+from reproduce.presentation.statements import ClaimVerdict, compare, holds
 from reproduce.presentation.statistics import Estimate
 from reproduce.published import Claim
 from reproduce.records import gradients
@@ -167,10 +167,10 @@ def _holds(claim: Claim, ours: Estimate | None) -> bool | None:
     """Return whether a value supports the claim; for a published number, whether it has the same sign."""
     predicate = claim.predicate
     if predicate["is"] != "equal":
-        return PREDICATES[predicate["is"]](ours)
+        return holds(predicate["is"], ours)
     if predicate["unit"] != "points":
         return None
-    return (is_equal if not predicate["value"] else is_above if predicate["value"] > 0 else is_below)(ours)
+    return holds("equal" if not predicate["value"] else "above" if predicate["value"] > 0 else "below", ours)
 
 
 # --- measures
@@ -246,7 +246,7 @@ def _of_formula(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evide
     ]
     if not known:
         return None
-    holding = [m for m in known if _follows(m, name)]
+    holding = [m for m in known if m.follows(name)]
     return Evidence(
         run_set.scale,
         f"reversible chains, {_stages(known)}, scale “{run_set.scale}”",
@@ -259,15 +259,6 @@ def _of_formula(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evide
 def _stages(known: Sequence[Measured]) -> str:
     stages = sorted({m.place["J"] for m in known})
     return f"J = {stages[0]}" if len(stages) == 1 else f"J = {stages[0]} to {stages[-1]}"
-
-
-def _follows(m: Measured, name: str) -> bool:
-    stages = m.inner if name in ("activations", "copies") else m.inner[:1]
-    for stage in stages:
-        formula = m.formula(name, stage)
-        if not math.isclose(m.values(stage)[name], math.ceil(formula) if name == "copies" else formula):
-            return False
-    return True
 
 
 def _of_memory(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
@@ -328,11 +319,11 @@ def _of_benchmark(_: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evi
         ends = [f"{with_sign(end(gain.median for gain in gains), 1)} %" for end in (min, max)]
         device = str(record.environment.get("device", "cpu"))
         where = record.environment.get("processor", "a CPU") if device == "cpu" else device
-        holds = True if faster == len(gains) else None if slower < len(gains) / 2 else False
-        verdict = {True: ClaimVerdict.SAME, False: ClaimVerdict.NOT_SO, None: ClaimVerdict.OPEN}[holds]
+        shown = True if faster == len(gains) else None if slower < len(gains) / 2 else False
+        verdict = {True: ClaimVerdict.SAME, False: ClaimVerdict.NOT_SO, None: ClaimVerdict.OPEN}[shown]
         text = f"faster in {faster} of {count(len(gains), 'setting')}, {ends[0]} to {ends[1]}"
         setting, cells = f"small networks on {where}", (f"benchmarks/{record.name}",)
-        found.append(Evidence(test["scale"], setting, text, cells, holds=holds, verdict=verdict))
+        found.append(Evidence(test["scale"], setting, text, cells, holds=shown, verdict=verdict))
     return found
 
 

@@ -118,14 +118,26 @@ class Measured:
             return 2 * value  # the formula's 1 is for a network with one stream
         return value
 
+    def follows(self, name: str) -> bool:
+        """Return whether a value matches its formula, activations and copies at all inner stages, others at the first.
+
+        Args:
+            name: Name of the value.
+
+        Raises:
+            KeyError: The paper's table does not contain the method, or has no formula for the value.
+
+        """
+        whole = math.ceil if name == "copies" else float
+        return all(
+            math.isclose(self.values(stage)[name], whole(self.formula(name, stage)))
+            for stage in (self.inner if name in ("activations", "copies") else self.inner[:1])
+        )
+
     @property
     def holds(self) -> bool:
-        """Return whether activations and stashes of all inner stages, and FLOPs of the first, match the formulas."""
-        return math.isclose(self.values()["flops"], self.formula("flops")) and all(
-            math.isclose(self.values(stage)["activations"], self.formula("activations", stage))
-            and math.isclose(self.values(stage)["copies"], math.ceil(self.formula("copies", stage)))
-            for stage in self.inner
-        )
+        """Whether activations and stashes of all inner stages, and FLOPs of the first, match the formulas."""
+        return all(self.follows(name) for name in ("activations", "copies", "flops"))
 
 
 def read_measured(runs: Iterable[Run[Any]]) -> list[Measured]:

@@ -47,7 +47,7 @@ class ClaimVerdict(enum.Enum):
         return Entry(self.value, role=roles.get(self, Role.OURS))
 
 
-def compare(ours: Estimate, published: float, margin: float = MARGIN_POINTS) -> ClaimVerdict:
+def compare(ours: Estimate, published: float) -> ClaimVerdict:
     """Compare a mean at the published size with a published value.
 
     They agree if the published value lies in the 95 % interval of the mean, or the whole interval lies within the
@@ -55,7 +55,7 @@ def compare(ours: Estimate, published: float, margin: float = MARGIN_POINTS) -> 
     """
     if ours.low is None or ours.high is None or without_spread(ours):
         return ClaimVerdict.OPEN
-    near = ours.low >= published - margin and ours.high <= published + margin
+    near = ours.low >= published - MARGIN_POINTS and ours.high <= published + MARGIN_POINTS
     return ClaimVerdict.AGREE if near or ours.low <= published <= ours.high else ClaimVerdict.DISAGREE
 
 
@@ -68,53 +68,31 @@ def compare_with_published(sample: SeedSample | None, published: float) -> list[
     return [estimate(excess, 2, sign=True), compare(ours, published).entry]
 
 
-def is_below(difference: Estimate | None) -> bool | None:
-    """Return whether a difference is negative; None if undecided.
-
-    It is negative if its whole interval is. It is not if the whole interval is positive, or within the margin around 0.
-    """
-    if difference is None or difference.low is None or difference.high is None or without_spread(difference):
-        return None
-    if difference.high < 0:
-        return True
-    return False if difference.low > 0 or verdict(difference) is Verdict.EQUAL else None
-
-
-def is_above(difference: Estimate | None) -> bool | None:
-    """Return whether a difference is positive; None if undecided.
-
-    It is positive if its whole interval is, and not if the whole interval is negative. There is no margin, so that the
-    predicate also applies to quantities other than accuracy.
-    """
-    if difference is None or difference.low is None or difference.high is None or without_spread(difference):
-        return None
-    return None if difference.low <= 0 <= difference.high else difference.low > 0
-
-
-def is_not_below(difference: Estimate | None) -> bool | None:
-    """Return whether a difference is positive or small; None if undecided.
-
-    It is positive or small if its whole interval is above -margin. It is not if the whole interval is negative and
-    reaches beyond the margin.
-    """
-    if difference is None or difference.low is None or difference.high is None or without_spread(difference):
-        return None
-    if difference.low >= -MARGIN_POINTS:
-        return True
-    return False if difference.high < 0 else None
-
-
-def is_equal(difference: Estimate | None) -> bool | None:
-    """Return whether a difference is within the margin of 0; None if undecided.
-
-    It is within the margin if its whole interval is. It is not if the interval excludes 0 and reaches beyond it.
-    """
-    return {Verdict.EQUAL: True, Verdict.HIGHER: False, Verdict.LOWER: False}.get(verdict(difference))
-
-
-#: By the name that claims use.
-PREDICATES: dict[str, Callable[[Estimate | None], bool | None]] = {
-    "below": is_below,
-    "above": is_above,
-    "not below": is_not_below,
+#: By the name that claims use: whether the ends of an interval show a predicate, and whether they show the contrary.
+#: Only "above" has no margin, so that it also applies to quantities other than accuracy.
+_SHOWN: dict[str, Callable[[float, float], tuple[bool, bool]]] = {
+    "below": lambda low, high: (high < 0, low > 0 or (low >= -MARGIN_POINTS and high <= MARGIN_POINTS)),
+    "above": lambda low, high: (low > 0, high < 0),
+    "not below": lambda low, high: (low >= -MARGIN_POINTS, high < 0),
 }
+
+
+def holds(predicate: str, difference: Estimate | None) -> bool | None:
+    """Return whether a predicate holds for a difference; None if undecided.
+
+    - Below: the whole interval is negative. It does not hold if the interval is positive, or within ±margin.
+    - Above: the whole interval is positive. It does not hold if the interval is negative.
+    - Not below: the whole interval is above -margin. It does not hold if the interval is negative and reaches further.
+    - Equal: the whole interval is within ±margin. It does not hold if the interval excludes 0 and reaches further.
+
+    Args:
+        predicate: "below", "above", "not below" or "equal".
+        difference: The difference, if it is known.
+
+    """
+    if predicate == "equal":
+        return {Verdict.EQUAL: True, Verdict.HIGHER: False, Verdict.LOWER: False}.get(verdict(difference))
+    if difference is None or difference.low is None or difference.high is None or without_spread(difference):
+        return None
+    shown, refuted = _SHOWN[predicate](difference.low, difference.high)
+    return True if shown else False if refuted else None

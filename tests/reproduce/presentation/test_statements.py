@@ -3,7 +3,7 @@
 import pytest
 
 from reproduce.presentation.content import Role
-from reproduce.presentation.statements import ClaimVerdict, compare, is_above, is_below, is_equal, is_not_below
+from reproduce.presentation.statements import ClaimVerdict, compare, holds
 from reproduce.presentation.statistics import Estimate
 
 
@@ -18,16 +18,17 @@ def test_interval_predicates() -> None:
         (-1.0, -1.0, None, None, None),  # equal values: their spread is not known
     ):
         interval = Estimate((low + high) / 2, low, high, (3,))
-        assert (is_below(interval), is_not_below(interval), is_above(interval)) == (below, not_below, above), interval
+        found = tuple(holds(predicate, interval) for predicate in ("below", "not below", "above"))
+        assert found == (below, not_below, above), interval
     for nothing in (None, Estimate(-5.0, None, None, (1,))):
-        assert is_below(nothing) is is_not_below(nothing) is is_above(nothing) is None
+        assert {holds(predicate, nothing) for predicate in ("below", "not below", "above", "equal")} == {None}
 
 
 def test_equality_requires_a_narrow_interval() -> None:
     """Two values are equal only if the whole interval is within the margin."""
-    assert is_equal(Estimate(0.0, -0.3, 0.3, (3, 3))) is True
-    assert is_equal(Estimate(0.0, -2.0, 2.0, (3, 3))) is None
-    assert is_equal(Estimate(-0.6, -0.9, -0.3, (3, 3))) is False
+    assert holds("equal", Estimate(0.0, -0.3, 0.3, (3, 3))) is True
+    assert holds("equal", Estimate(0.0, -2.0, 2.0, (3, 3))) is None
+    assert holds("equal", Estimate(-0.6, -0.9, -0.3, (3, 3))) is False
 
 
 @pytest.mark.parametrize(
