@@ -19,17 +19,17 @@ class Situation(NamedTuple):
 
     exhibit: Exhibit
     write: Callable[[Path], object]  # writes the records to a folder
-    shown: str  # beginning of the keys of the tables and figures in the text
+    prefix: str  # beginning of the keys of the tables and figures in the text
 
 
 SITUATIONS: dict[str, Situation] = {}
 
 
-def situation(exhibit: Exhibit, shown: str = "") -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
+def situation(exhibit: Exhibit, prefix: str = "") -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
     """Mark a function that writes records as a situation of an exhibit. Its docstring states what the text shows."""
 
     def marked(write: Callable[[Path], None]) -> Callable[[Path], None]:
-        SITUATIONS[f"{exhibit.key}: {write.__name__}"] = Situation(exhibit, write, shown)
+        SITUATIONS[f"{exhibit.key}: {write.__name__}"] = Situation(exhibit, write, prefix)
         return write
 
     return marked

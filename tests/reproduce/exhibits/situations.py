@@ -40,7 +40,8 @@ def text_of(name: str, root: Path) -> str:
     blocks = [
         with_results(block)
         for block in (*made.blocks, *made.folded)
-        if block != situation.exhibit.introduction and (isinstance(block, str) or block.key.startswith(situation.shown))
+        if block != situation.exhibit.introduction
+        and (isinstance(block, str) or block.key.startswith(situation.prefix))
     ]
     lines = [" ".join((situation.write.__doc__ or "").split())]
     lines += dump.lines_of(replace(made, blocks=blocks, folded=()))

@@ -46,7 +46,7 @@ def finish(wanted: MemoryCell, root: Path, size: float, *, more: float = 0.0, pr
 
 @sections.situation(table3.EXHIBIT)
 def published_rows_agree_and_one_is_out_of_memory(root: Path) -> None:
-    """What is held agrees with the rows that have been run; the other is marked, and not drawn."""
+    """The memory held agrees with the published rows; the row that has not been measured is marked, and not drawn."""
     for wanted in planned("table3", "paper", dataset="imagenet", model="revnet50"):
         if wanted.method == METHODS[0].name:
             fake_records.begin(wanted, root).fail("out of memory", "memory-x would hold 215 bytes")
