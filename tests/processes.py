@@ -12,13 +12,14 @@ import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 600  # timeout of a test in seconds; a busy machine takes long to start Python
@@ -95,9 +96,13 @@ def reproduce(*arguments: str) -> None:
     """Run `python -m reproduce` with these arguments. Further processes are forked from the one that starts them."""
     from reproduce.distributed import launch
 
-    launch.subprocess = SimpleNamespace(Popen=_Popen)  # type: ignore[attr-defined]  # not in the test's process
-    sys.argv = ["reproduce", *arguments]
-    runpy.run_module("reproduce", run_name="__main__")
+    launch.subprocess = SimpleNamespace(Popen=Popen)  # type: ignore[attr-defined]  # not in the test's process
+    _run_module("reproduce", *arguments)
+
+
+def _run_module(name: str, *arguments: str) -> None:
+    sys.argv = [name, *arguments]
+    runpy.run_module(name, run_name="__main__")
 
 
 def _script(work: Callable[..., object], arguments: tuple[Any, ...], environment: dict[str, str], errors: str) -> None:
@@ -126,13 +131,23 @@ def _to_the_end(work: Callable[[], object]) -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-class _Popen:
-    """Implement the part of subprocess.Popen that `reproduce.distributed.launch` uses, for a forked process."""
+class Popen:
+    """Implement the part of subprocess.Popen that commands of this suite use, for modules in forked processes."""
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], start_new_session: bool) -> None:
-        assert list(command[:3]) == [sys.executable, "-m", "reproduce"]
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        start_new_session: bool,
+        stdout: IO[bytes] | None = None,
+        preexec_fn: Callable[[], None] | None = None,
+        **fixed: Any,
+    ) -> None:
+        assert list(command[:2]) == [sys.executable, "-m"]
         assert start_new_session
-        self._status: int | None = None
+        assert fixed in ({}, {"cwd": ROOT, "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT})
+        self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
             os.setsid()
@@ -140,20 +155,25 @@ class _Popen:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.environ.clear()
             os.environ.update(env)
-            _to_the_end(lambda: reproduce(*command[3:]))
+            if stdout is not None:
+                os.dup2(stdout.fileno(), 1)
+                os.dup2(stdout.fileno(), 2)
+            if preexec_fn is not None:
+                preexec_fn()
+            _to_the_end(lambda: reproduce(*command[3:]) if command[2] == "reproduce" else _run_module(*command[2:]))
 
     def poll(self) -> int | None:
-        if self._status is None:
+        if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                self._status = os.waitstatus_to_exitcode(status)
-        return self._status
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
 
     def wait(self) -> int:
         while self.poll() is None:
             time.sleep(0.01)
-        assert self._status is not None
-        return self._status
+        assert self.returncode is not None
+        return self.returncode
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

@@ -5,10 +5,13 @@ import dataclasses
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -23,7 +26,7 @@ from reproduce.records import benchmarks, speed
 from reproduce.records.record import Record, scan
 from tests import fake_records
 from tests.processes import Command as Process
-from tests.processes import wait_for
+from tests.processes import Popen, wait_for
 from tests.test_docs import check_module
 
 SMALL = ["--device", "cpu", "--scale", "smoke"]
@@ -32,9 +35,9 @@ PATIENT = ["--seconds", "3000", "--call-seconds", "2000"]  # a busy machine take
 TRAINING = """
 import pathlib, shutil, signal, sys, time
 made, root, pause, noted = sys.argv[1:]
-print(file=open(noted, "a"))
 signal.signal(signal.SIGINT, lambda *_: (pathlib.Path(noted + "-stopped").touch(), sys.exit(130)))
 shutil.copytree(pathlib.Path(made, "begun"), root, dirs_exist_ok=True)
+print(file=open(noted, "a"))
 ends = time.time() + float(pause)
 while time.time() < ends and not pathlib.Path(noted + "-continue").exists():
     time.sleep(0.05)
@@ -95,8 +98,20 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return go
 
 
+@pytest.fixture
+def jump(monkeypatch: pytest.MonkeyPatch):
+    """Return a function that advances the clock by a number of seconds as soon as a file exists."""
+
+    def when_exists(file: Path, seconds: float) -> None:
+        clock = SimpleNamespace(time=lambda: time.time() + seconds * file.exists(), sleep=time.sleep)
+        monkeypatch.setattr(quarter_hour, "time", clock)
+
+    return when_exists
+
+
 def replace_plan(first, cells, last, monkeypatch=None) -> None:
-    """Replace steps and cells, and leave out the committed records, which take a second to read each time."""
+    """Replace steps and cells, poll often, and leave out the committed records, which take a second to read."""
+    (monkeypatch.setattr if monkeypatch else setattr)(quarter_hour, "POLL", 0.02)
     (monkeypatch.setattr if monkeypatch else setattr)(quarter_hour, "DEFAULT_ROOT", "no-records")
     plan = {"first_steps": first, "leftovers": last}
     for name, steps in plan.items():
@@ -108,13 +123,22 @@ def replace_plan(first, cells, last, monkeypatch=None) -> None:
     (monkeypatch.setattr if monkeypatch else setattr)(quarter_hour, "candidates", replacement)
 
 
+def session(options: Sequence[str]) -> None:
+    """Make a call whose steps are forked from this process. The output is on stderr."""
+    quarter_hour.subprocess = SimpleNamespace(Popen=Popen, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
+    sys.stdout = sys.stderr
+    sys.exit(quarter_hour.main(options))
+
+
 @pytest.mark.slow
 def test_small_session_passes_and_its_records_merge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A small session passes all steps, its archive can be merged, and a second call repeats nothing."""
     output, bring, home = tmp_path / "hour", tmp_path / "bring", tmp_path / "home"
     options = [*SMALL, *PATIENT, "--output", str(output), "--bring", str(bring)]
-    assert quarter_hour.main(options) == 0, capsys.readouterr().out
-    assert "FAILED" not in capsys.readouterr().out
+    with contextlib.closing(Process(session, options)) as process:
+        printed = process.stderr()
+        assert process.returncode == 0, printed
+    assert "FAILED" not in printed
     records, problems = benchmarks.read_all(output / "records")
     assert not problems
     measured = ["backpropagation", "heuristics", "kernels", "streams", "tick"]
@@ -138,7 +162,7 @@ def run_hour(folder: Path, stopped: str) -> None:
     def step(name: str) -> Step:
         return noting(folder, name, "time.sleep(600)" if name == stopped else "", 900)
 
-    cells = [trained(folder, long(seed), pause=3.0 if f"cell-{seed}" == stopped else 0.0) for seed in (0, 1)]
+    cells = [trained(folder, long(seed), pause=1.0 if f"cell-{seed}" == stopped else 0.0) for seed in (0, 1)]
     replace_plan([*map(step, NAMES[:3])], cells, [*map(step, NAMES[5:])])
     sys.exit(quarter_hour.main([*SMALL, *PATIENT, "--output", str(folder / "hour")]))
 
@@ -165,10 +189,11 @@ def test_stopped_session_repeats_no_finished_step(tmp_path: Path, call, stopped:
     ]
 
 
-def test_training_outlives_call_and_next_call_waits(tmp_path, call, capsys) -> None:
+def test_training_outlives_call_and_next_call_waits(tmp_path, call, jump, capsys) -> None:
     """Training continues after the end of a call, and the next call waits for it."""
     cells = [trained(tmp_path, long(0), pause=600)]
-    ending = ["--call-seconds", str(quarter_hour.ENDING + 5)]
+    jump(tmp_path / "cell-0", 700)
+    ending = ["--call-seconds", str(quarter_hour.ENDING + 600)]
     assert call([], cells, [noting(tmp_path, "later")], *ending) == 0
     output = capsys.readouterr().out
     assert "continues as process" in output
@@ -180,8 +205,9 @@ def test_training_outlives_call_and_next_call_waits(tmp_path, call, capsys) -> N
     assert (times(tmp_path, "cell-0"), times(tmp_path, "later")) == (1, 1)
 
 
-def test_next_cell_that_fits_is_trained(tmp_path, call, capsys, monkeypatch) -> None:
+def test_next_cell_that_fits_is_trained(tmp_path, call, jump, capsys, monkeypatch) -> None:
     """The records show that the first cell takes too long; the first epochs of the second cell show the same."""
+    jump(tmp_path / "cell-1", 10)  # epochs are looked at every five seconds
     record(long(7), tmp_path / "hour" / "records", 900.0, 10)
     where = speed.device({**fake_records.ENVIRONMENT, "device": "cpu"})
     narrow = [dataclasses.replace(long(seed), width=2 + 2 * seed) for seed in (1, 2)]  # without recorded epochs
@@ -198,11 +224,11 @@ def test_next_cell_that_fits_is_trained(tmp_path, call, capsys, monkeypatch) -> 
     assert [times(tmp_path, f"cell-{seed}") for seed in range(3)] == [0, 1, 1], "a refused cell is not begun again"
 
 
-def test_training_stops_when_time_is_used_up(tmp_path, call, capsys, monkeypatch) -> None:
+def test_training_stops_when_time_is_used_up(tmp_path, call, jump, capsys) -> None:
     """When the time is used up, training receives SIGINT and later steps are skipped."""
-    monkeypatch.setattr(quarter_hour, "STARTING", 0.0)
-    seconds = ["--seconds", str(quarter_hour.ENDING + 15)]
-    assert call([], [trained(tmp_path, long(0), pause=20.0)], [noting(tmp_path, "later")], *seconds) == 0
+    jump(tmp_path / "cell-0", 700)
+    seconds = ["--seconds", str(quarter_hour.ENDING + 600)]
+    assert call([], [trained(tmp_path, long(0), pause=600)], [noting(tmp_path, "later")], *seconds) == 0
     output = capsys.readouterr().out
     assert ": the time is used up" in output
     assert "later: skipped, because it takes up to 60 s" in output
@@ -211,11 +237,11 @@ def test_training_stops_when_time_is_used_up(tmp_path, call, capsys, monkeypatch
 
 def test_failed_steps_do_not_stop_the_others(tmp_path, call, capsys, monkeypatch) -> None:
     """After a failure or timeout of a step, the other steps run, and the exit code is 1."""
-    steps = [noting(tmp_path, "correctness", "sys.exit(3)"), noting(tmp_path, "tick", "time.sleep(600)", seconds=8)]
+    steps = [noting(tmp_path, "correctness", "sys.exit(3)"), noting(tmp_path, "tick", "time.sleep(600)", seconds=1)]
     assert call(steps, [trained(tmp_path, long(0))], [noting(tmp_path, "later")]) == 1
     output = capsys.readouterr().out
     assert "correctness: FAILED: exit code 3; see logs/correctness.log" in output
-    assert "tick: FAILED: not finished within 8 s" in output
+    assert "tick: FAILED: not finished within 1 s" in output
     assert (times(tmp_path, "cell-0"), times(tmp_path, "later")) == (1, 1)
     broken = Candidate(long(3), ["python", "-c", "import sys; sys.exit('no')"])
     assert call(steps, [broken], []) == 1
