@@ -1,8 +1,7 @@
 """Test the .beton writer: FFCV's format, always the same bytes, and no partial files."""
 
+import contextlib
 import io
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,9 +12,9 @@ from PIL import Image
 from reproduce.data import beton
 from reproduce.data.beton import Beton, JpegFiles, RawImages, UnreadableImageError, write_beton
 from reproduce.data.errors import DataError
-from tests.conftest import ROOT
 from tests.fake_data import image_folder
 from tests.faults import full_disk
+from tests.processes import Command
 
 SHAPES = ((150, 6, 5), (5, 1000, 1100))  # images, height, width; a page contains 2.x of the latter
 
@@ -57,23 +56,23 @@ class Samples:
         return self.images.pixels[number].transpose(1, 2, 0), int(self.images.labels[number])
 
 
+def write_with_ffcv(folder: Path) -> None:
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.writer import DatasetWriter
+
+    for number, shape in enumerate(SHAPES):
+        fields = {"image": RGBImageField(), "label": IntField()}
+        writer = DatasetWriter(str(folder / f"{number}.beton"), fields, num_workers=1)
+        writer.from_indexed_dataset(Samples(raw_images(*shape)))
+
+
 def test_raw_beton_equals_output_of_ffcv_writer(tmp_path: Path) -> None:
     """Run FFCV's writer in a separate process, because it forks and the tests' process has many threads."""
     if find_spec("ffcv") is None:
         pytest.skip("FFCV is not installed")
-    program = """
-import sys
-from pathlib import Path
-from ffcv.fields import IntField, RGBImageField
-from ffcv.writer import DatasetWriter
-from tests.reproduce.data.test_beton import SHAPES, Samples, raw_images
-for number, shape in enumerate(SHAPES):
-    fields = {"image": RGBImageField(), "label": IntField()}
-    path = str(Path(sys.argv[1]) / f"{number}.beton")
-    DatasetWriter(path, fields, num_workers=1).from_indexed_dataset(Samples(raw_images(*shape)))
-"""
-    command = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=200)
+    with contextlib.closing(Command(write_with_ffcv, tmp_path)) as process:
+        text = process.stderr()
+        assert process.returncode == 0, text
     for number, shape in enumerate(SHAPES):
         write_beton(tmp_path / "ours.beton", raw_images(*shape))
         assert (tmp_path / "ours.beton").read_bytes() == (tmp_path / f"{number}.beton").read_bytes()
