@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from petra_core import models
-from petra_core.optimizers import adamw, nadam, set_rate, sgd
+from petra_core.optimizers import adamw, nadam, optimizer_of, set_rate, sgd
 
 
 def test_weight_decay_excludes_batchnorm_and_biases():
@@ -68,3 +68,8 @@ def test_tensor_rate_is_written_only_when_changed() -> None:
     again.load_state_dict(optimizer.state_dict())
     set_rate(again, 0.125)
     assert [group["lr"].item() for group in again.param_groups] == [0.125, 0.125]
+
+
+def test_factory_without_a_signature_gets_the_parameters() -> None:
+    """The signature of a function in C is often unknown; such a factory takes one argument."""
+    assert optimizer_of(max, 0, [("low", 1), ("high", 2)]) == 2
