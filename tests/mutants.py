@@ -49,7 +49,7 @@ COPIED = (PACKAGE, "reproduce", "tests", "benchmarks", "pyproject.toml")
 #: Other folders test other parts of petra_core, or several processes.
 FIRST = ("test_methods.py", "test_plain_training.py", "test_wrong_calls.py")
 LAST = ("test_delay.py", "test_device_placement.py", "test_user_modules.py")
-IN_FOLDERS = ("distributed/test_agreement.py", "devices/test_captured.py")
+IN_FOLDERS = ("distributed/test_agreement.py", "prediction/test_memory.py", "devices/test_captured.py")
 CHECKS = ("guards.py", "states.py", "values.py")  # files of petra_core/inspection
 NUMBER, SEED, SECONDS = 200, 0, 600.0
 CAUGHT = 0.95  # share of the mutants that are not equivalent

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import HeadStage, Pipeline, Stage, merge, methods, models
+from petra_core.inspection.ownership import storage_reference
 from petra_core.ledger import KINDS, Ledger, MemoryReport, SavedTensors
 from petra_core.methods import Method
 from petra_core.prediction.footprint import merge_footprints
@@ -95,7 +96,7 @@ def test_ledger_matches_held_tensors(method: Method) -> None:
 
 
 def test_saved_tensors_count_bytes_of_autograd() -> None:
-    """SavedTensors counts the storages that autograd saves, without known ones."""
+    """SavedTensors counts the storages that autograd saves, without known ones, and then keeps none alive."""
     # exp saves its result and mul saves its operand x (float32, 5 elements): two storages.
     x = torch.randn(5, requires_grad=True)
     for known, count in (([], 2), ([x], 1)):
@@ -103,6 +104,8 @@ def test_saved_tensors_count_bytes_of_autograd() -> None:
             z = x.exp() * x
         assert saved.bytes == count * 5 * 4
     z.sum().backward()
+    storage = storage_reference(x.exp())
+    assert storage.expired()
 
 
 def test_petra_bytes_do_not_grow_with_depth() -> None:
