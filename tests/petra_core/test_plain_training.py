@@ -612,6 +612,19 @@ def test_kept_graphs_are_recorded_again_with_the_buffers_of_their_forwards(metho
         assert stage.now["inputs"] == payload(held)
 
 
+def test_constant_buffers_are_not_kept_for_kept_graphs() -> None:
+    """A buffer that no forward writes, such as a mask, is the same when a graph is recorded again."""
+    stages = network()
+    stages[1].function.register_buffer("mask", torch.ones(4))
+    trained = Pipeline(stages, methods.DELAYED_GRADIENTS, optimizer=sgd)
+    for x, y in batches(5):
+        trained.step(x, y)
+    parts = [part for worker in trained.state_dict()["workers"] for part in worker["parts"]]
+    entries = [entry for part in parts for entry in part["memory"]]
+    assert entries
+    assert not any("buffers" in entry for entry in entries)
+
+
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS])
 @pytest.mark.parametrize("resumed", [False, True])
 def test_micro_batches_keep_the_autocast_of_their_forward(method: Method, *, resumed: bool) -> None:
