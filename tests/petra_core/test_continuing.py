@@ -114,3 +114,13 @@ def test_user_model_trains_in_place_and_state_is_renamed() -> None:
     other.load_state_dict(renamed)
     with pytest.raises(ValueError, match=r"of the stages only: 0\.module\.0.weight, .* of the model only"):
         renamed_state_dict(p.gather(), copy.deepcopy(stages), model)
+
+
+def test_state_may_lack_settings_that_are_newer() -> None:
+    """Versions without delay rules and autocast saved neither; their states have no rule."""
+    state = toys.pipeline(toys.network(3)).state_dict()
+    del state["delay"], state["autocast"]
+    toys.pipeline(toys.network(3)).load_state_dict(state)
+    with_rule = Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd, delay=[GapAware()])
+    with pytest.raises(CheckpointError, match="the state has delay 'uncorrected', this pipeline has"):
+        with_rule.load_state_dict(state)
