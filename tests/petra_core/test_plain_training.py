@@ -668,7 +668,9 @@ def test_memory_counts_states_that_the_optimizer_makes_later() -> None:
             self.calls += self.training
             return self.function(x) + (self.late(x) if self.calls > 3 else 0)  # type: ignore[no-any-return]  # a module
 
-    trained = Pipeline(network(Late), methods.BACKPROPAGATION, optimizer=functools.partial(torch.optim.AdamW, lr=0.1))
+    stages = network(Late)
+    stages[-1].function[-1].bias = None  # a stage with a single parameter
+    trained = Pipeline(stages, methods.BACKPROPAGATION, optimizer=functools.partial(torch.optim.AdamW, lr=0.1))
     for x, y in batches(8):
         trained.step(x, y)
     for stage, optimizer in zip(trained.memory().stages, trained.optimizers, strict=True):
