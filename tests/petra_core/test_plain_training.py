@@ -415,6 +415,16 @@ def test_weights_may_be_written_in_optimizer_hooks_and_after_drain(method: Metho
     one.step(*batches(1)[0])
 
 
+def test_backward_with_written_weights_is_not_compared_with_its_forward() -> None:
+    """A user may write weights between two steps. The outputs of the function then differ for this reason."""
+    trained = Pipeline(network(), methods.PETRA, optimizer=sgd, accumulation=8)
+    trained.step(*batches(1)[0])
+    with torch.no_grad():
+        next(trained.stages[1].parameters()).mul_(0.9)
+    for x, y in batches(6):
+        trained.step(x, y)
+
+
 class Workspace(torch.autograd.Function):
     """Multiplication by a weight, with gradients in memory that every backward uses again."""
 
