@@ -15,6 +15,7 @@ finished. The head (j = J-1) does forward, loss and backward in one tick. theta 
 that of the forward, theta_j^{e(m)+j}. At reversible stages of methods that reconstruct, x~_{j-1} is the inverse, always
 with theta_j^t ("approximate inputs": inverting with the stashed weights would be exact). Everywhere else it is the
 x_{j-1} of the forward. A stage may have several parts; its backward goes through them one by one, each by these rules.
+Forwards draw random numbers (dropout) from torch's global generator, and their backwards draw the same numbers again.
 
 With a staleness vector d instead of the paper's ticks, forward m is at stage j at tick m T + j, and its backward at (m
 + d_j) T + 2J - j, with T = 2J + 1: every action has a separate tick, and step m ends before tick (m + 1) T.
@@ -23,7 +24,8 @@ No code is shared with petra_core: there are only functions of explicit weights,
 blocks, and SGD written out. It is slow and obvious, for toy networks.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -61,6 +63,8 @@ RULES = {
     "DSP": MethodRule(pipelined=True, reconstructs=False, stashes=False),
     "APPROXIMATE_INPUTS": MethodRule(pipelined=True, reconstructs=True, stashes=True),
     "PETRA": MethodRule(pipelined=True, reconstructs=True, stashes=False),
+    "PAREPROP": MethodRule(pipelined=False, reconstructs=True, stashes=False),
+    "PIPEDREAM_2BW": MethodRule(pipelined=True, reconstructs=False, stashes=True),  # with a lag of one update
 }
 
 
@@ -122,7 +126,9 @@ class ReferenceRun:
 
 
 def as_value(result: Tensor | Value) -> Value:
-    return (result,) if isinstance(result, Tensor) else tuple(result)
+    """Return the streams of a result, which are in float32 if it was computed in mixed precision."""
+    streams = (result,) if isinstance(result, Tensor) else tuple(result)
+    return tuple(stream.float() if stream.dtype is torch.bfloat16 else stream for stream in streams)
 
 
 def apply(part: ReferencePart, weights: Named, statistics: Named, value: Value, target: Any) -> Value:
@@ -174,6 +180,14 @@ def differentiate(
     of_streams = tuple(next(derivatives) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in leaves)
     gradients = dict(zip(parameters, derivatives, strict=True))
     return of_streams, gradients, None if loss is None else loss.detach()
+
+
+@contextlib.contextmanager
+def replayed(generator: Tensor) -> Iterator[None]:
+    """Draw the random numbers that follow a state of torch's generator, and restore the present state afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(generator)
+        yield
 
 
 def copies(tensors: Named) -> Named:
@@ -228,6 +242,7 @@ def simulate(
     version = [0] * len(stages)
     forward_version: dict[tuple[int, int], int] = {}  # (m, j)
     used: dict[tuple[int, int, int], Named] = {}  # (m, j, p): the weights of the forward
+    drawn: dict[tuple[int, int, int], Tensor] = {}  # (m, j, p): the state of the generator before the forward
     states: list[list[dict[str, Any]]] = [[{} for _ in stage] for stage in stages]
     last = len(stages) - 1
     history = ReferenceRun(
@@ -269,6 +284,7 @@ def simulate(
                         used[m, j, p] = about.ahead(now[j][p], velocities[j][p], states[j][p], due - version[j])
                     else:
                         used[m, j, p] = now[j][p]
+                    drawn[m, j, p] = torch.get_rng_state()
                     with torch.no_grad():
                         value = apply(part, used[m, j, p], statistics, value, batches[m][1])
                     history.statistics[tick + 1][j][p] = statistics
@@ -282,15 +298,16 @@ def simulate(
                 for p, part in reversed(list(enumerate(stage))):
                     current = now[j][p] if rule.stashes or j == last else about.behind(now[j][p], states[j][p], delay)
                     if rule.reconstructs and part.kind == "reversible":
-                        with torch.no_grad():
+                        with torch.no_grad(), replayed(drawn[m, j, p]):
                             value = invert(part, current, history.statistics[tick][j][p], message)
                     else:
                         value = history.inputs[m, j, p]
                     history.reconstructed[m, j, p] = value
                     theta = used[m, j, p] if rule.stashes else current
-                    delta, gradient, loss = differentiate(
-                        part, theta, history.statistics[tick][j][p], value, delta, batches[m][1]
-                    )
+                    with replayed(drawn[m, j, p]):
+                        delta, gradient, loss = differentiate(
+                            part, theta, history.statistics[tick][j][p], value, delta, batches[m][1]
+                        )
                     history.gradients[j, m][p] = gradient
                     late = may_be_late and used[m, j, p] is not now[j][p]
                     corrected[j, m][p] = (

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,28 @@ from reproduce.measures.probe import Probe, Values
 CLASSES = 3
 #: Every method with the k of most tests, and k = 1 if an update after every backward is a special case.
 METHODS_AND_K = [*((method, 3) for method in methods.PAPER), (methods.PETRA, 1)]
+
+
+class Computing(nn.Module):
+    """A module around another one, `f`, whose forward is `compute(self, *inputs)`."""
+
+    def __init__(self, f: nn.Module | None, compute: Callable[..., Any], attributes: dict[str, Any]) -> None:
+        super().__init__()
+        self.f, self.compute = f, compute
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.compute(self, *inputs)
+
+
+#: A function that puts a module into another one, or makes one without an inner module.
+Wrap = Callable[..., nn.Module]
+
+
+def computing(compute: Callable[..., Any], **attributes: Callable[[], Any]) -> Wrap:
+    """Return a function that puts a module into a `Computing` with these attributes."""
+    return lambda f=None: Computing(f, compute, {name: make() for name, make in attributes.items()})
 
 
 class Down(nn.Module):

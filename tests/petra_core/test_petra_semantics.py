@@ -1,8 +1,22 @@
-"""Test the engine against the paper's equations step by step, and the reference against simpler results."""
+"""Test the engine against the paper's equations step by step, and the reference against simpler results.
+
+A `Case` combines everything that may change a training, and `check` compares it with the reference, whatever the
+combination. A new kind of training is a new case.
+"""
 
 import bisect
+import concurrent.futures
 import copy
+import dataclasses
 import itertools
+import math
+import queue
+import random
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,30 +24,31 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, merge, methods, models
+from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, delay, merge, methods, models
+from petra_core.delay import CORRECTIONS, Correction, PredictedWeights
+from petra_core.messages import Channel, Message
+from petra_core.methods import Method
 from petra_core.optimizers import sgd
-from petra_core.staleness import forward_lags
+from petra_core.shares import stage_ranges
+from petra_core.staleness import Action, Kind
+from petra_core.update_rule import UpdateRule, describe
+from petra_core.worker import Backward
 from tests import toys
-from tests.compare import assert_close, relative_error
-from tests.reference import RULES, ReferencePart, Sgd, after_step, entries, simulate
+from tests.compare import assert_bitwise_equal, assert_close, relative_error
+from tests.properties import assert_resumes_bitwise
+from tests.reference import RULES, Delay, Named, ReferencePart, ReferenceRun, Sgd, entries, simulate, step_length
 
 TOLERANCE = 1e-12
-
-# Pattern and its k. A word is a stage and a letter a part of it: b buffered, r reversible, h head.
-NETWORKS = {"b h": 2, "b b h": 1, "b r r r h": 4, "b r r r b r h": 3, "b r r r r r h": 1, "br rr brr rh": 2}
 FEATURES, WIDTH, CLASSES, BATCH = 5, 4, 3, 6
+RATE, MOMENTUM, DECAY = 0.03, 0.8, 0.01
+
+# --- networks ----------------------------------------------------------------------------------------------------
 
 
-class Mix(nn.Module):
-    """A block of two streams that cannot be inverted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.c = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
-    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        x, x_tilde = streams
-        return torch.tanh(self.a(x)) + self.b(x_tilde), torch.tanh(self.c(x))
+def mix(m: Any, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return two streams that cannot be inverted."""
+    x, x_tilde = streams
+    return torch.tanh(m.a(x)) + m.b(x_tilde), torch.tanh(m.c(x))
 
 
 class Shift(nn.Module):
@@ -47,27 +62,31 @@ class Shift(nn.Module):
         return x + self.shift
 
 
-def part(kind: str, *, first: bool, norm: bool) -> ReferencePart:
+def part(kind: str, *, first: bool, norm: bool, dropout: float) -> ReferencePart:
     """Return a smooth part in float64, because rounding could flip a ReLU."""
+    drops = [nn.Dropout(dropout)] if dropout else []
     if kind == "r":
         # No bias before BatchNorm: its gradient is zero with an arbitrary rounding error.
         norms = [nn.BatchNorm1d(6)] if norm else []
         module = nn.Sequential(
-            nn.Linear(WIDTH, 6, bias=not norm), *norms, nn.Tanh(), nn.Linear(6, WIDTH), nn.Tanh(), Shift()
+            nn.Linear(WIDTH, 6, bias=not norm), *norms, nn.Tanh(), nn.Linear(6, WIDTH), nn.Tanh(), Shift(), *drops
         )
+    elif kind == "h" and first:
+        module = nn.Sequential(nn.Linear(FEATURES, CLASSES))
     elif kind == "h":
         module = nn.Sequential(models.ConcatStreams(), nn.Linear(2 * WIDTH, CLASSES))
     elif first:
-        module = nn.Sequential(nn.Linear(FEATURES, 2 * WIDTH), nn.Tanh(), models.SplitStreams())
+        module = nn.Sequential(nn.Linear(FEATURES, 2 * WIDTH), nn.Tanh(), *drops, models.SplitStreams())
     else:
-        module = Mix()
+        module = toys.computing(mix, **dict.fromkeys("abc", lambda: nn.Linear(WIDTH, WIDTH)))()
     return ReferencePart({"r": "reversible", "h": "head", "b": "buffered"}[kind], module.double())
 
 
-def network(pattern: str, *, norm: bool = True) -> list[list[ReferencePart]]:
+def network(pattern: str, *, norm: bool = True, dropout: float = 0.0) -> list[list[ReferencePart]]:
+    """Return a network. A word of the pattern is a stage and a letter a part: b buffered, r reversible, h head."""
     torch.manual_seed(len(pattern))
     return [
-        [part(kind, first=(j, p) == (0, 0), norm=norm) for p, kind in enumerate(word)]
+        [part(kind, first=(j, p) == (0, 0), norm=norm, dropout=dropout) for p, kind in enumerate(word)]
         for j, word in enumerate(pattern.split())
     ]
 
@@ -98,20 +117,6 @@ def flat(weights: list[dict[str, Tensor]]) -> list[Tensor]:
     return [tensor for of_part in weights for tensor in of_part.values()]
 
 
-def test_reference_for_delayed_gradients_equals_autograd():
-    """With stashed inputs and weights, gradients are those of the network with each stage's weights at its forward."""
-    stages, data = network("b r r r h"), batches(12)
-    history = simulate(stages, RULES["DELAYED_GRADIENTS"], 1, Sgd(lambda tick: 0.2), data, range(12))
-    model = plain(stages)
-    names = [name for name, _ in model.named_parameters()]
-    for m, (x, y) in enumerate(data):
-        seen = [tensor for j in range(len(stages)) for tensor in flat(history.weights[m + j][j])]
-        leaves = [tensor.clone().requires_grad_() for tensor in seen]
-        loss = F.cross_entropy(functional_call(model, dict(zip(names, leaves, strict=True)), (x,)), y)
-        gradients = [tensor for j in range(len(stages)) for tensor in flat(history.gradients[j, m])]
-        assert_close(gradients, torch.autograd.grad(loss, leaves), TOLERANCE)
-
-
 def pipeline_of(stages: list[list[ReferencePart]], method: methods.Method, accumulation: int, **settings) -> Pipeline:
     kinds = {"reversible": ReversibleStage, "buffered": BufferedStage, "head": HeadStage}
     made = [merge([kinds[kind](copy.deepcopy(module)) for kind, module in stage]) for stage in stages]
@@ -126,44 +131,451 @@ def statistics_of(pipeline: Pipeline) -> list[list[dict[str, Tensor]]]:
     return [[dict(p.function.named_buffers()) for p in stage.parts()] for stage in pipeline.stages]
 
 
-@pytest.mark.parametrize("method", methods.PAPER, ids=str)
-@pytest.mark.parametrize("pattern", NETWORKS)
-def test_training_matches_reference_after_every_step(pattern, method):
-    """Train on 36 micro-batches with a drain, a learning rate that changes at each, Nesterov momentum and decay."""
-    stages, accumulation, rule = network(pattern), NETWORKS[pattern], RULES[method.name]
-    parts = (24, 12)
-    data = batches(sum(parts))
-    rates = [0.05 * (1 + m % 5) / 5 for m in range(len(data))]
-    enters: list[int] = []
-    for count in parts:
-        start = enters[-1] + 2 * len(stages) - 1 if enters else 0
-        enters += [start + enter for enter in entries(rule, len(stages), count)]
-    reference = Sgd(
-        lambda tick: rates[bisect.bisect(enters, tick) - 1],  # the rate of the last micro-batch to enter
-        momentum=0.9,
-        nesterov=True,
-        weight_decay=lambda weight: 0.01 if weight.dim() > 1 else 0.0,
-    )
-    history = simulate(stages, rule, accumulation, reference, data, enters)
-    pipeline = pipeline_of(stages, method, accumulation, optimizer=sgd(1.0, weight_decay=0.01))
+# --- rules for delay ---------------------------------------------------------------------------------------------
 
-    losses: list[Tensor] = []
-    ends = [*(parts[0] - 1,) * parts[0], *(len(data) - 1,) * parts[1]]  # the last one before the next drain
-    later = forward_lags(pipeline.staleness)
+Rules = list[UpdateRule]
+PREDICTED, LINEAR = PredictedWeights(), PredictedWeights(linear=True)
+
+
+class ByHand(Delay):
+    """An independent implementation of all rules, from their equations and on whole dictionaries."""
+
+    def __init__(self, *, nesterov: bool, delay: Sequence[UpdateRule] = ()) -> None:
+        self.nesterov = nesterov
+        self.linear = next((rule.linear for rule in delay if isinstance(rule, PredictedWeights)), None)
+        self.constants = {rule.name: rule.value for rule in delay if isinstance(rule, Correction)}
+
+    def ahead(self, theta: Named, velocities: Named, state: dict[str, Any], updates: int) -> Named:
+        if self.linear is None or not velocities:
+            return theta
+        moving, velocity = dict(theta), dict(velocities)
+        for _ in range(updates):
+            if not self.linear:  # a step of the optimizer with a gradient of zero
+                velocity = {name: MOMENTUM * v for name, v in velocity.items()}
+            step = MOMENTUM if not self.linear and self.nesterov else 1.0
+            moving = {name: w - state.get("factor", 1.0) * RATE * step * velocity[name] for name, w in moving.items()}
+        return moving
+
+    def behind(self, theta: Named, state: dict[str, Any], delay: int) -> Named:
+        if "average" not in self.constants or not delay or "delta" not in state:
+            return theta
+        return {name: theta[name] - delay * state["delta"][name] for name in theta}
+
+    def correct(self, gradient: Named, theta: Named, used: Named, state: dict[str, Any]) -> Named:
+        gap = {name: theta[name] - used[name] for name in theta}
+        if "compensation" in self.constants:
+            strength = self.constants["compensation"]
+            return {name: g + strength * g**2 * gap[name] for name, g in gradient.items()}
+        if "gap_aware" in self.constants and "r" in state:
+            corrected = {}
+            for name, g in gradient.items():
+                usual = RATE * ((state["r"][name] / (1 - 0.999 ** state["updates"])).sqrt() + 1e-8)
+                decayed = decay_of(theta[name]) * theta[name]
+                corrected[name] = (g + decayed) / (1 + gap[name].abs() / usual) - decayed
+            return corrected
+        return gradient
+
+    def update(
+        self, sgd: Sgd, tick: int, theta: Named, mean: Named, velocities: Named, state: dict[str, Any], delay: float
+    ) -> tuple[Named, Named]:
+        before = state.get("updates", 0)
+        state["updates"] = before + 1
+        if "rate" in self.constants:
+            factor = state["factor"] = max(delay, 1) ** -(1 - min(before / self.constants["rate"], 1))
+            sgd = dataclasses.replace(sgd, learning_rate=lambda tick: factor * RATE)
+        new, velocity = sgd.update(tick, theta, mean, velocities)
+        if "spike" in self.constants and delay:
+            length = delay + self.nesterov
+            a, b = MOMENTUM**length, (1 - MOMENTUM**length) / (1 - MOMENTUM)
+            for name, w in theta.items():
+                new[name] = w - RATE * (a * velocity[name] + b * (mean[name] + decay_of(w) * w))
+        if "gap_aware" in self.constants:
+            state["r"] = {n: 0.999 * state["r"][n] if before else 0 * v for n, v in velocity.items()}
+            state["r"] = {n: r + 0.001 * velocity[n] ** 2 for n, r in state["r"].items()}
+        if "average" in self.constants:
+            keep = self.constants["average"] ** (1 / delay) if delay else 0.0
+            state["delta"] = {
+                n: (keep * state["delta"][n] if before else 0.0) + (1 - keep) * (new[n] - theta[n]) for n in theta
+            }
+        return new, velocity
+
+
+def decay_of(weight: Tensor) -> float:
+    return DECAY if weight.dim() > 1 else 0.0
+
+
+class Drift(UpdateRule):
+    """A rule of a user: forwards extrapolate the mean change of the weights, and the gap damps late gradients."""
+
+    parameter_buffers = 1
+
+    def forward_weights(self, weights: Mapping[str, Tensor], updates: int, rate: float) -> dict[str, Tensor] | None:
+        if not self.buffers:
+            return None
+        return {name: (w + updates * self.buffers[w]).requires_grad_() for name, w in weights.items()}
+
+    def gradient(self, parameter: Tensor, gradient: Tensor, forward_weight: Tensor) -> Tensor:
+        return gradient / (1 + 20 * (parameter - forward_weight).abs())
+
+    def step(self, delay: float) -> None:
+        before = [parameter.clone() for parameter in self.parameters]
+        super().step(delay)
+        for parameter, old in zip(self.parameters, before, strict=True):
+            mean = self.buffers.get(parameter, torch.zeros_like(parameter))
+            self.buffers[parameter] = 0.5 * mean + 0.5 * (parameter - old)
+            parameter.add_(self.buffers[parameter], alpha=0.1 * delay)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"means": [self.buffers.get(parameter) for parameter in self.parameters]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        means = zip(self.parameters, state["means"], strict=True)
+        self.buffers = {parameter: mean for parameter, mean in means if mean is not None}
+
+
+class DriftByHand(Delay):
+    """The rule `Drift` on whole dictionaries."""
+
+    def ahead(self, theta: Named, velocities: Named, state: dict[str, Any], updates: int) -> Named:
+        return {name: w + updates * state["mean"][name] if "mean" in state else w for name, w in theta.items()}
+
+    def correct(self, gradient: Named, theta: Named, used: Named, state: dict[str, Any]) -> Named:
+        return {n: g / (1 + 20 * (theta[n] - used[n]).abs()) for n, g in gradient.items()}
+
+    def update(
+        self, sgd: Sgd, tick: int, theta: Named, mean: Named, velocities: Named, state: dict[str, Any], delay: float
+    ) -> tuple[Named, Named]:
+        new, velocity = sgd.update(tick, theta, mean, velocities)
+        old = state.get("mean", {name: 0 * w for name, w in theta.items()})
+        state["mean"] = {name: (old[name] + new[name] - theta[name]) / 2 for name in theta}
+        return {name: w + 0.1 * delay * state["mean"][name] for name, w in new.items()}, velocity
+
+
+#: Every rule with a method that supports it. The rule `Rate` ends within the runs below.
+SETTINGS: list[tuple[Method, Rules]] = [
+    (methods.PETRA, [delay.Rate(12)]),
+    *((methods.PETRA, [correction()]) for correction in CORRECTIONS.values() if correction is not delay.Rate),
+    *((method, [PREDICTED]) for method in methods.PAPER if method.pipelined),
+    (methods.PETRA, [LINEAR]),
+    (methods.DSP, [PREDICTED, delay.GapAware()]),
+    (methods.DSP, [delay.Average()]),
+    (methods.DELAYED_GRADIENTS, [LINEAR, delay.Rate(12)]),
+    (methods.DELAYED_GRADIENTS, [delay.Compensation()]),
+    (methods.APPROXIMATE_INPUTS, [delay.Spike()]),
+    (methods.PETRA, [PREDICTED, delay.Compensation()]),
+    (methods.PETRA, [delay.Rate(12), delay.Compensation()]),
+    *((method, [Drift()]) for method in (methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS)),
+]
+
+
+# --- the oracle --------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A training.
+
+    Attributes:
+        method: The method.
+        pattern: The network (`network`).
+        k: Number of backwards per update.
+        staleness: Staleness of each stage; None for the default.
+        rules: Rules for delay. With any, the learning rate is constant, as their equations by hand expect.
+        nesterov: Whether the momentum is Nesterov's.
+        dropout: Probability of dropout in the stem and in reversible parts.
+        autocast: Whether to compute in mixed precision, from float32 weights.
+        count: Number of micro-batches.
+        drains: Numbers of micro-batches after which the pipeline is drained.
+        stop: Number of micro-batches after which the state is saved and loaded by another pipeline; 0 for never.
+        partition: Number of stages of each rank; empty for one process.
+
+    """
+
+    method: Method
+    pattern: str
+    k: int = 1
+    staleness: tuple[int, ...] | None = None
+    rules: Sequence[UpdateRule] = ()
+    nesterov: bool = True
+    dropout: float = 0.0
+    autocast: bool = False
+    count: int = 18
+    drains: tuple[int, ...] = ()
+    stop: int = 0
+    partition: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        differing = [f.name for f in dataclasses.fields(self)[3:] if getattr(self, f.name) != f.default]
+        values = [f"{name}={describe(self.rules) if name == 'rules' else getattr(self, name)}" for name in differing]
+        return ", ".join([str(self.method), self.pattern, f"k={self.k}", *values])
+
+    @property
+    def expected_staleness(self) -> tuple[int, ...]:
+        """Staleness of each stage, by default 2(J - 1 - j) if micro-batches follow one another."""
+        stages = len(self.pattern.split())
+        return self.staleness or tuple(2 * (stages - 1 - j) * self.method.pipelined for j in range(stages))
+
+    @property
+    def enters(self) -> list[int]:
+        """Step in which each micro-batch enters: a drain takes as many steps as the first stage is late."""
+        return [m + self.expected_staleness[0] * sum(drain <= m for drain in self.drains) for m in range(self.count)]
+
+    def rate(self, micro_batch: int, stage: int) -> float:
+        """Return the learning rate of a stage from the step in which a micro-batch enters."""
+        return RATE if self.rules else RATE * (1 + micro_batch % 5) / (1 + stage % 2)
+
+    def data(self) -> list[tuple[Tensor, Tensor]]:
+        return [(x.float() if self.autocast else x, y) for x, y in batches(self.count)]
+
+    def network(self) -> list[list[ReferencePart]]:
+        stages = network(self.pattern, dropout=self.dropout)
+        if self.autocast:
+            for part in itertools.chain(*stages):
+                part.module.float()
+        return stages
+
+    def by_reference(self) -> ReferenceRun:
+        """Return all values of the training by the reference."""
+        stages, enters = self.network(), self.enters
+        length, about = step_length(stages), ByHand(nesterov=self.nesterov, delay=self.rules)
+        if any(isinstance(rule, Drift) for rule in self.rules):
+            about = DriftByHand()
+        about.lag = int(self.method is methods.PIPEDREAM_2BW)
+
+        def rate(tick: int) -> float:
+            step, rest = divmod(tick, length)
+            return self.rate(bisect.bisect(enters, step) - 1, 2 * len(stages) - rest)
+
+        rule, optimizer, data = RULES[self.method.name], Sgd(rate, MOMENTUM, self.nesterov, decay_of), self.data()
+        torch.manual_seed(11)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast, cache_enabled=False):
+            return simulate(stages, rule, self.k, optimizer, data, enters, about, self.expected_staleness)
+
+    def pipeline(self, **settings: Any) -> Pipeline:
+        """Return the engine's pipeline."""
+        return pipeline_of(
+            self.network(),
+            self.method,
+            self.k,
+            optimizer=sgd(RATE, momentum=MOMENTUM, nesterov=self.nesterov, weight_decay=DECAY),
+            staleness=self.staleness,
+            delay=self.rules,
+            autocast=torch.bfloat16 if self.autocast else None,
+            **settings,
+        )
+
+    def train(self, p: Pipeline, look: Callable[[int, Tensor | None], object] = lambda m, loss: None) -> None:
+        """Train to the end, and call `look` with the number and the loss of each micro-batch after its step."""
+        data = self.data()
+        torch.manual_seed(11)  # as before the training of the reference
+        for m, (x, y) in enumerate(data):
+            if m in self.drains:
+                p.drain()
+            p.set_learning_rate(lambda j, m=m: self.rate(m, j))
+            look(m, p.step(x, y))
+        p.drain()
+
+
+def check(case: Case, folder: Path) -> None:
+    """Compare the engine's training with that of the reference, after a resume and over several ranks bitwise."""
+    assert_equals_reference(case)
+    if case.stop:
+        assert_resumes_bitwise(lambda: case.pipeline(seed=7), case.data(), case.stop, folder)
+    if case.partition:
+        alone = case.pipeline(seed=7)
+        case.train(alone)
+        assert_bitwise_equal(train_over_ranks(case), dict(enumerate(alone.state_dict()["workers"])))
+
+
+def assert_equals_reference(case: Case) -> None:
+    """Compare weights, statistics and losses after every step, and what every backward reads and returns."""
+    tolerance = 1e-4 if case.autocast else TOLERANCE
+    history, seen = case.by_reference(), []
+    generator = torch.get_rng_state()
+
+    def after_backward(b: Backward) -> None:
+        seen.append((b.stage, b.micro_batch))
+        assert_close(list(b.gradients.values()), flat(history.gradients[b.stage, b.micro_batch]), tolerance)
+        assert (b.inputs is not None) == has_whole_input(case.method, case.pattern.split()[b.stage])
+        if b.inputs is not None:
+            assert_close(b.inputs, history.reconstructed[b.micro_batch, b.stage, 0], tolerance)
+
+    p = case.pipeline(after_backward=after_backward)
+    enters, length = case.enters, step_length(p.stages)
+
+    def compare(m: int, loss: Tensor | None) -> None:
+        end = (enters[m] + 1) * length
+        assert_close(weights_of(p), history.weights[end], tolerance)
+        assert_close(statistics_of(p), history.statistics[end], tolerance)
+        assert_close(loss, history.losses[m], tolerance)
+
+    case.train(p, compare)
+    assert_close(weights_of(p), history.weights[-1], tolerance)
+    assert_bitwise_equal(torch.get_rng_state(), generator)
+    assert sorted(seen) == [(j, m) for j in range(len(p.stages)) for m in range(case.count)]
+    assert p.observed_staleness == case.expected_staleness
+    assert [worker.version for worker in p.workers] == [case.count // case.k] * len(p.stages)
+
+
+def has_whole_input(method: Method, stage: str) -> bool:
+    """Return whether the hook gets a stage's input: reconstructed, stashed by a buffered part, or at the head."""
+    return method.reconstructs or stage == "h" or (stage[0] == "b" and not method.keeps_graph)
+
+
+#: Actions that need a message from below, and from above.
+KINDS = {False: (Kind.FORWARD,), True: (Kind.RECONSTRUCT, Kind.BACKWARD)}
+
+
+class ThreadChannel(Channel):
+    """A channel between the pipelines of several threads, of which only the one with the baton computes."""
+
+    def __init__(self, partition: tuple[int, ...], rank: int, queues: Mapping[Any, Any], baton: threading.Lock) -> None:
+        super().__init__(stage_ranges(partition, sum(partition))[rank], sum(partition))
+        self._queues, self._baton = queues, baton  # of messages, by the receiving stage and whether from above
+        self._expected: dict[bool, deque[int]] = {False: deque(), True: deque()}
+
+    def expect(self, forward: int | None, backward: int | None) -> None:
+        for from_above, number in ((False, forward), (True, backward)):
+            if number is not None:
+                self._expected[from_above].append(number)
+
+    def send(self, stage: int, message: Message) -> None:
+        self._queues[stage, stage < self.stages.start].put(message)
+
+    def collect(self, stage: int, action: Action | None) -> list[Message]:
+        kind, last = (None, math.inf) if action is None else action
+        messages = []
+        for from_above, end in ((False, self.stages.start), (True, self.stages.stop - 1)):
+            expected = self._expected[from_above]
+            while stage == end and kind in (None, *KINDS[from_above]) and expected and expected[0] <= last:
+                self._baton.release()
+                try:
+                    messages.append(self._queues[stage, from_above].get(timeout=60))
+                finally:
+                    self._baton.acquire()
+                expected.popleft()
+        return messages
+
+
+def train_over_ranks(case: Case) -> dict[int, Any]:
+    """Train with a thread for each rank; return the final state of each stage."""
+    queues: Mapping[Any, queue.SimpleQueue[Message]] = defaultdict(queue.SimpleQueue)
+    baton = threading.Lock()
+
+    def train(rank: int) -> dict[int, Any]:
+        with baton:
+            channel = ThreadChannel(case.partition, rank, queues, baton)
+            p = case.pipeline(seed=7, channel=channel)
+            case.train(p)
+            states = p.state_dict()["workers"]
+            return {index: states[index] for index in channel.stages}
+
+    ranks = range(len(case.partition))
+    with concurrent.futures.ThreadPoolExecutor(len(ranks)) as pool:
+        return {index: state for states in pool.map(train, ranks) for index, state in states.items()}
+
+
+def in_lockstep() -> list[Case]:
+    """Return the methods of the paper on all kinds of networks, with a drain, and without staleness."""
+    patterns = {"b h": 2, "b b h": 1, "b r r r b r h": 3, "br rr brr rh": 4}
+    cases = [
+        Case(method, pattern, k, drains=(14,), count=20) for pattern, k in patterns.items() for method in methods.PAPER
+    ]
+    return cases + [Case(method, "br r b h", 2, (0,) * 4, count=12) for method in methods.PAPER if method.pipelined]
+
+
+def with_rules() -> list[Case]:
+    """Return every rule for delay: applied every step and every third, to single and merged stages, and resumed."""
+    cases = [
+        *(Case(method, "b r r b r h", 1, rules=rules, partition=(2, 4)) for method, rules in SETTINGS),
+        *(
+            Case(method, "br rr brr rh", 3, rules=rules, nesterov=False, dropout=0.2, stop=13)
+            for method, rules in SETTINGS
+        ),
+    ]
+    for rules in ([], *([rule()] for rule in CORRECTIONS.values() if rule is not delay.Average)):
+        cases.append(Case(methods.PIPEDREAM_2BW, "b r r h", 6, rules=rules, count=24, stop=17, partition=(1, 2, 1)))
+        cases.append(Case(methods.PIPEDREAM_2BW, "b r r h", 8, rules=rules, count=24, dropout=0.2))
+    return cases
+
+
+def alone() -> list[Case]:
+    """Return networks of one stage, which no rule for delay changes, and every method in mixed precision."""
+    cases = [Case(method, "h", 2, rules=rules, count=8) for method, rules in SETTINGS]
+    return cases + [Case(method, "b r r b h", 4, autocast=True, count=12) for method in methods.PAPER]
+
+
+def random_vector(generator: random.Random, stages: int) -> tuple[int, ...]:
+    """Return a vector whose neighbours are often equal and otherwise differ by 1, 2 or 3."""
+    rises = [generator.choice((0, 0, 1, 1, 2, 3)) for _ in range(stages - 1)]
+    return (*reversed([*itertools.accumulate(rises)]), 0)
+
+
+def drawn(method: Method, seed: int) -> Case:
+    """Draw everything that the method allows."""
+    generator = random.Random(f"{method} {seed}")
+    stages = generator.randint(2, 7)
+    words = [generator.choice(("b", "br")), *generator.choices(("b", "r", "r", "rr", "br"), k=stages - 2)]
+    vector = random_vector(generator, stages) if method.pipelined else (0,) * stages
+    k = max(generator.randint(1, 5), vector[0] if method.double_buffered else 1)
+    count = 2 * vector[0] + 3 * k + 2
+    cut = generator.randint(1, stages - 1)
+    return Case(
+        method,
+        " ".join([*words, generator.choice(("h", "rh"))]),
+        k,
+        vector,
+        generator.choice([[], *(rules for other, rules in SETTINGS if other is method)]),
+        dropout=generator.choice((0.0, 0.3)),
+        count=count,
+        drains=(vector[0] + generator.randint(1, 2 * k),),
+        stop=generator.randint(1, count - 1),
+        partition=() if method.overlapped else (cut, stages - cut),
+    )
+
+
+CASES = [*in_lockstep(), *with_rules(), *alone(), *(drawn(method, seed) for method in methods.ALL for seed in range(3))]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_training_equals_reference(case: Case, tmp_path: Path) -> None:
+    """Every combination of settings trains as the equations of the paper and of the rules."""
+    check(case, tmp_path)
+
+
+# --- the reference -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", methods.PAPER, ids=str)
+@pytest.mark.parametrize(("pattern", "k"), [("b r r b r h", 3), ("br rr brr rh", 1)])
+def test_reference_by_staleness_equals_ticks_of_the_paper(pattern: str, k: int, method: Method) -> None:
+    """The staleness vector of lockstep gives the losses, gradients and weights of the paper's ticks."""
+    stages, rule = network(pattern), RULES[method.name]
+    optimizer = Sgd(lambda tick: RATE, MOMENTUM, nesterov=True, weight_decay=decay_of)
+    data = batches(16)
+    ticks = simulate(stages, rule, k, optimizer, data, entries(rule, len(stages), len(data)))
+    vector = Case(method, pattern).expected_staleness
+    steps = simulate(stages, rule, k, optimizer, data, range(len(data)), staleness=vector)
+    for name in ("losses", "gradients", "inputs", "reconstructed"):
+        assert_close(getattr(steps, name), getattr(ticks, name), TOLERANCE)
+    assert_close(steps.weights[-1], ticks.weights[-1], TOLERANCE)
+
+
+def test_reference_for_delayed_gradients_equals_autograd():
+    """With stashed inputs and weights, gradients are those of the network with each stage's weights at its forward."""
+    stages, data = network("b r r r h"), batches(12)
+    history = simulate(stages, RULES["DELAYED_GRADIENTS"], 1, Sgd(lambda tick: 0.2), data, range(12))
+    model = plain(stages)
+    names = [name for name, _ in model.named_parameters()]
     for m, (x, y) in enumerate(data):
-        if m == parts[0]:
-            pipeline.drain()
-            assert_close(weights_of(pipeline), history.weights[enters[m]], TOLERANCE)
-        # Stage j processes a micro-batch j ticks later, after others have entered.
-        pipeline.set_learning_rate(lambda j, m=m: rates[min(m + later[j], ends[m])])
-        losses.append(pipeline.step(x, y))
-        end = enters[m] if method.pipelined else enters[m] + 2 * len(stages) - 2
-        for actual, expected in ((weights_of, history.weights), (statistics_of, history.statistics)):
-            assert_close(actual(pipeline), after_step(expected, end), TOLERANCE)
-    pipeline.drain()
-    assert_close(weights_of(pipeline), history.weights[-1], TOLERANCE)
-    assert_close(statistics_of(pipeline), history.statistics[-1], TOLERANCE)
-    assert_close(losses, [history.losses[m] for m in range(len(data))], TOLERANCE)
+        seen = [tensor for j in range(len(stages)) for tensor in flat(history.weights[m + j][j])]
+        leaves = [tensor.clone().requires_grad_() for tensor in seen]
+        loss = F.cross_entropy(functional_call(model, dict(zip(names, leaves, strict=True)), (x,)), y)
+        gradients = [tensor for j in range(len(stages)) for tensor in flat(history.gradients[j, m])]
+        assert_close(gradients, torch.autograd.grad(loss, leaves), TOLERANCE)
+
+
+# --- other properties --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)

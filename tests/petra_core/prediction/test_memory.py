@@ -16,7 +16,7 @@ from petra_core.prediction.footprint import merge_footprints
 from petra_core.prediction.memory import footprints, predict
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.test_staleness import random_vector
+from tests.petra_core.test_petra_semantics import random_vector
 from tests.properties import HELD_BETWEEN_STEPS, assert_bytes_are_as_predicted
 
 

@@ -16,8 +16,7 @@ from reproduce.models.sizes import TransformerSize
 from reproduce.models.vit import vit
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.test_delay import MOMENTUM, RATE, ByHand
-from tests.petra_core.test_petra_semantics import batches, network, pipeline_of
+from tests.petra_core.test_petra_semantics import MOMENTUM, RATE, ByHand, batches, network, pipeline_of
 from tests.reference import RULES, Sgd, simulate
 
 pytestmark = pytest.mark.convolutions
