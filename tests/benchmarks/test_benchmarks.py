@@ -30,7 +30,7 @@ from benchmarks import (
 from benchmarks.arguments import network
 from benchmarks.peers import __main__ as peers
 from benchmarks.recording import Recorder, command
-from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods
+from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods, models
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps
 from petra_core.prediction.simulation import Cost, Link
@@ -338,6 +338,13 @@ def test_forward_gradients_compare_all_ways(tmp_path: Path, monkeypatch: pytest.
     chosen = {(way.space, way.derivative): way for way in reversed(forward_gradients.WAYS)}
     assert len(chosen) == 4
     monkeypatch.setattr(forward_gradients, "WAYS", tuple(chosen.values()))
+
+    def few_stages(_: int, *, num_classes: int, width: int, stem: str) -> list[Stage]:
+        del stem
+        return models.chain(1, num_classes=num_classes, channels=width)
+
+    # PETRA's pipeline is filled while every operation is profiled.
+    monkeypatch.setattr(models, "revnet", few_stages)
     record = forward_gradients.main(
         f"--batch 2 --width 4 --rounds 1 --threads 1 --device cpu --record --records {tmp_path}".split()
     )
