@@ -27,7 +27,7 @@ from petra_core.tape import Streams, Tape, Value, as_streams, as_value, detach
 class _PermutationTape(Tape):
     """Tape without a graph. The backward applies the inverse permutation to the gradient."""
 
-    def __init__(self, inputs: Streams | None, outputs: Streams | None, inverse: Callable[[Streams], Streams]) -> None:
+    def __init__(self, inputs: Streams | None, outputs: Streams, inverse: Callable[[Streams], Streams]) -> None:
         self.inputs = inputs
         self.outputs = outputs
         self._inverse = inverse
@@ -82,10 +82,10 @@ class PixelUnshuffleStage(Stage):
         return ()
 
     def recompute(self, kept: Streams) -> Tape:
-        return _PermutationTape(None, None, self._inverse)
+        return _PermutationTape(None, (), self._inverse)
 
     def reconstruct(self, outputs: Streams, state: Streams = ()) -> Tape:
-        return _PermutationTape(detach(self._inverse(outputs)), None, self._inverse)
+        return _PermutationTape(detach(self._inverse(outputs)), (), self._inverse)
 
     def _inverse(self, streams: Streams) -> Streams:
         return tuple(F.pixel_shuffle(stream, self.factor) for stream in streams)

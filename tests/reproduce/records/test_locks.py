@@ -7,7 +7,6 @@ import runpy
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
