@@ -23,6 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -175,7 +176,7 @@ class StageAlone:
         self._backwards += 1
         self.bytes_down = message.bytes() if message is not None else 0
         due = self._backwards % self._accumulation == 0
-        return seconds, self._time(self.worker.update)[0] if due else None
+        return seconds, self._time(partial(self.worker.update, prepared=False))[0] if due else None
 
     def cost(
         self, turns: Sequence[TurnSeconds], average: Callable[[Iterable[float]], float] = statistics.median

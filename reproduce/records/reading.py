@@ -119,6 +119,11 @@ def short(value: Any) -> str:
 # --- shapes of values
 
 
+#: Values of JSON by the types that they become. Dataclasses and mappings are JSON objects.
+_JSON = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", types.NoneType: "null"}
+_JSON |= {tuple: "a list"}
+
+
 def convert(kind: Any, value: Any, name: str) -> Any:
     """Return a JSON value as a value of a type.
 
@@ -146,8 +151,10 @@ def convert(kind: Any, value: Any, name: str) -> Any:
     plain = arguments if origin is types.UnionType else (kind,)
     accepted = (*plain, int) if float in plain else plain
     if origin not in (None, types.UnionType) or not (kind is Any or type(value) in accepted):
-        expected = kind.__name__ if isinstance(kind, type) else str(kind)
-        raise ValueError(f"{name} is {short(value)}, expected a {expected}")
+        expected = " or ".join(_JSON.get(typing.get_origin(one) or one, "a JSON object") for one in plain)
+        if origin is tuple and arguments[-1] is not ...:
+            expected += f" of {len(arguments)}"
+        raise ValueError(f"{name} is {short(value)}, expected {expected}")
     return float(value) if kind is float else value
 
 
