@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 
-from petra_core import HeadStage, Pipeline, Stage, checkpoint, methods
+from petra_core import Clip, HeadStage, Pipeline, Stage, checkpoint, methods
 from petra_core.methods import Method
 from petra_core.models import sequential
 from petra_core.optimizers import OptimizerFactory
@@ -38,8 +39,8 @@ def program(
 
 
 def plain_model(stages: Sequence[Stage]) -> tuple[torch.nn.Sequential, Callable[[Tensor, Tensor], Tensor]]:
-    """Return the plain model of copies of `stages`, and a function (input, target) -> its loss."""
-    model = sequential(stages := copy.deepcopy(list(stages)))
+    """Return the plain model of `stages`, and a function (input, target) -> its loss."""
+    model = sequential(stages)
     head = stages[-1].parts()[-1]
     assert isinstance(head, HeadStage)
     return model, lambda x, y: head.loss(model(x), y)
@@ -47,7 +48,7 @@ def plain_model(stages: Sequence[Stage]) -> tuple[torch.nn.Sequential, Callable[
 
 def plain_gradients(stages: Sequence[Stage], data: Data) -> dict[str, Tensor]:
     """Return the mean gradients of the plain model over micro-batches, computed only by torch.autograd."""
-    model, loss = plain_model(stages)
+    model, loss = plain_model(copy.deepcopy(list(stages)))
     for x, y in data:
         (loss(x, y) / len(data)).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
@@ -73,21 +74,66 @@ def engine_gradients(
     return gradients
 
 
-def assert_trains_as_plain_training(stages: Sequence[Stage], method: Method, accumulation: int, data: Data) -> None:
-    """Assert that losses, weights and statistics of the engine equal those of a plain loop."""
+def plain_training(
+    stages: Sequence[Stage], data: Data, k: int = 1, *, optimizer: OptimizerFactory = toys.sgd, clip: Clip | None = None
+) -> tuple[list[Tensor], torch.nn.Module]:
+    """Return the losses and the plain model of `stages` after training in a plain loop of PyTorch."""
     model, loss = plain_model(stages)
-    optimizer = toys.sgd(list(model.parameters()))
-    expected = []
+    updates = optimizer(list(model.parameters()))
+    losses = []
     for number, (x, y) in enumerate(data, 1):
-        expected.append(loss(x, y))
-        (expected[-1] / accumulation).backward()
-        if number % accumulation == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    p = toys.pipeline(stages, method, accumulation=accumulation)
-    losses = toys.train(p, data)
-    assert_close(torch.tensor(losses, dtype=torch.float64), torch.stack(expected).detach(), 1e-10)
-    assert_close(toys.weights(p), dict(model.state_dict()), 1e-9)
+        result = loss(x, y)
+        losses.append(result[0] if isinstance(result, tuple) else result)
+        losses[-1].backward()
+        if number % k == 0:
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad /= k  # not the loss, since hooks see the gradient of a micro-batch
+            if clip is not None:
+                for clipped in model.children() if clip.per_stage else [model]:
+                    clip_grad_norm_(clipped.parameters(), clip.max_norm)
+            updates.step()
+            updates.zero_grad()
+    return [loss.detach() for loss in losses], model
+
+
+def assert_trains_as_plain_training(
+    stages: Sequence[Stage],
+    method: Method,
+    accumulation: int,
+    data: Data,
+    *,
+    optimizer: OptimizerFactory = toys.sgd,
+    clip: Clip | None = None,
+    plain: Sequence[Stage] | None = None,
+) -> None:
+    """Assert that losses, weights, statistics and outputs of the engine equal those of a plain loop.
+
+    Each micro-batch is drained, so that no gradient is late. PipeDream-2BW makes one update, at the end.
+
+    Args:
+        stages: Network that the engine trains.
+        method: The method.
+        accumulation: Number of micro-batches per update.
+        data: The micro-batches.
+        optimizer: Factory of the optimizers.
+        clip: Clipping of gradients.
+        plain: An equal network, which the plain loop trains. None for a deep copy, which has no hooks of parameters.
+
+    """
+    k = len(data) if method.double_buffered else accumulation
+    plain = copy.deepcopy(list(stages)) if plain is None else plain
+    expected, model = plain_training(plain, data, k, optimizer=optimizer, clip=clip)
+    p = Pipeline(stages, method, accumulation=k, optimizer=optimizer, clip=clip)
+    losses = []
+    for x, y in data:
+        losses.append(p.step(x, y))
+        p.drain()
+        p.evaluate(x)  # it must leave no trace
+    assert_close(losses, expected, 1e-9)
+    assert_close(list(p.model.state_dict().values()), list(model.state_dict().values()), 1e-9)
+    assert all(module.training for module in p.model.modules())
+    assert_close(p.evaluate(data[-1][0]), model.eval()(data[-1][0]), 1e-9)
 
 
 def assert_resumes_bitwise(fresh: Callable[[], Pipeline], data: Data, stop: int, folder: Path) -> None:

@@ -10,11 +10,13 @@ import copy
 import functools
 import math
 import pickle
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -35,20 +37,40 @@ from petra_core import (
     prediction,
 )
 from petra_core.delay import PredictedWeights
+from petra_core.devices import captured, compiled_steps
 from petra_core.devices.captured import CapturedSteps
 from petra_core.errors import check_int, check_number
+from petra_core.messages import Channel
 from petra_core.methods import Inputs, Method, Weights
 from petra_core.optimizers import adamw, nadam, sgd
 from petra_core.prediction.partition import assess, find_partition
 from petra_core.prediction.simulation import Cost, Link, make_schedule, simulate
 from petra_core.shares import even_partition, stage_ranges
 from petra_core.staleness import one_f_one_b, per_device
+from petra_core.tape import as_streams
 from petra_core.update_rule import UpdateRule
 from tests import toys
 from tests.messages import message_of_expression, rewrite
 from tests.own_networks import cnn
-from tests.petra_core.test_user_modules import batches, head, made, network, residual
+from tests.petra_core.test_user_modules import (
+    IMPURE,
+    RECOMPUTING,
+    REPLACING,
+    UNREGISTERED,
+    UNTRACKED,
+    Drawing,
+    batches,
+    head,
+    made,
+    network,
+    past_the_streams,
+    reading_past_modules,
+    residual,
+    spectral,
+    step,
+)
 from tests.petra_core.test_user_modules import sgd as plain_sgd
+from tests.toys import computing
 
 FILE = Path(__file__).with_name("errors.txt")
 X, Y = batches(1)[0]
@@ -60,6 +82,71 @@ PREDICTED, LINEAR = PredictedWeights(), PredictedWeights(linear=True)
 def stepped(method: Method = methods.PETRA, *, x: Any = X, y: Any = Y, net: list[Stage] | None = None) -> object:
     p = made(network() if net is None else net, method)
     return [p.step(x, y) for _ in range(8)]
+
+
+def refused(
+    make: Callable[[], list[Stage]],
+    which: Sequence[Method] = methods.ALL,
+    *,
+    change: Callable[[nn.Module], object] = lambda function: None,
+    steps: int = 0,
+) -> None:
+    """Train a network, whose stage 1 changes after some steps. All of these methods must raise the same error."""
+    found = []
+    for method in which:
+        p = made(make(), method)
+        step(p, steps)
+        change(p.stages[1].function)
+        try:
+            step(p, 14)
+        except Exception as error:
+            found.append(error)
+        else:
+            raise AssertionError(f"{method} raises no error")
+    assert len(set(map(str, found))) == 1, found
+    raise found[0]
+
+
+def impure(kind: str) -> list[Stage]:
+    random.seed(0)  # with these seeds no draw is above 0.999
+    np.random.seed(0)
+    return network(IMPURE[kind])
+
+
+class InPlace(nn.Module):
+    """A module that writes to its input."""
+
+    def forward(self, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return streams[0].relu_(), streams[1]
+
+
+def in_place() -> list[Stage]:
+    return [network()[0], BufferedStage(InPlace()), *network()[2:]]
+
+
+def borrowing() -> list[Stage]:
+    """Return a network whose stage 2 uses the module of stage 1."""
+    net = network()
+    lenders = [net[1].function]
+    borrows = computing(lambda m, x: m.f(lenders[0](x)))
+    return [*net[:2], ReversibleStage(borrows(nn.Linear(4, 4).double())), net[3]]
+
+
+def with_unregistered_loss() -> list[Stage]:
+    module = nn.Linear(2, 2).double()
+    return with_loss(lambda output, target: F.cross_entropy(module(output), target))
+
+
+def sharing_statistics() -> list[Stage]:
+    net, norm = network(), nn.BatchNorm1d(4, affine=False).double()
+    blocks = [ReversibleStage(nn.Sequential(norm, stage.function)) for stage in net[1:3]]
+    return [net[0], *blocks, net[3]]
+
+
+def with_a_frozen_bias() -> list[Stage]:
+    net = network()
+    net[1].function[2].bias.requires_grad_(False)
+    return net
 
 
 def with_loss(loss: Callable[[Tensor, Tensor], Any]) -> list[Stage]:
@@ -75,38 +162,53 @@ def of_three(method: Any = methods.PETRA, **settings: Any) -> Pipeline:
     return Pipeline(toys.network(3), method, **settings)
 
 
-class Looked(nn.Module):
-    """A lookup with `F.embedding`, whose sparse gradient cannot be detected from the modules."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.ones(5, 4, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        y = F.embedding(x, self.table, sparse=True)
-        return y, y.clone()
+def on(*devices: str) -> Pipeline:
+    """Return a pipeline whose stages claim to be on these devices in turn; their tensors are on the CPU."""
+    p = of_three(optimizer=toys.sgd)
+    for worker in p.workers:
+        worker.device = torch.device(devices[worker.index % len(devices)])
+    return p
 
 
-class Views(nn.Module):
-    """Two parameters, of which the second is the transpose of the first."""
+class Step(UpdateRule):
+    name = "one"
 
-    def __init__(self, function: nn.Module) -> None:
-        super().__init__()
-        self.one = nn.Parameter(torch.eye(4).double())
-        self.other = nn.Parameter(self.one.data.t())
+    def step(self, delay: float) -> None: ...  # noqa: F811  # the engine calls it by position
 
 
-class Growing(nn.Module):
-    """A module with running statistics in a plain attribute."""
+class Gradient(UpdateRule):
+    name = "one"
 
-    def __init__(self, function: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        self.mean = torch.zeros(4).double()
+    def gradient(self, parameter: Tensor, gradient: Tensor, forward_weight: Tensor) -> Tensor:
+        return gradient
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-        return self.function(x)
+
+def lookup(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Look up with `F.embedding`, whose sparse gradient cannot be detected from the modules."""
+    y = F.embedding(x, m.table, sparse=True)
+    return y, y.clone()
+
+
+def looking_up() -> list[Stage]:
+    module = computing(lookup, table=lambda: nn.Parameter(torch.ones(5, 4).double()))(nn.Identity())
+    return [BufferedStage(module), *network()[1:]]
+
+
+def views(f: nn.Module) -> nn.Module:
+    """Return a module with two parameters, of which the second is the transpose of the first."""
+    module = nn.Module()
+    module.one = nn.Parameter(torch.eye(4).double())
+    module.other = nn.Parameter(module.one.data.t())
+    return module
+
+
+def growing(m: Any, x: Tensor) -> Tensor:
+    """Update running statistics in a plain attribute."""
+    m.mean = 0.9 * m.mean + 0.1 * x.detach().mean(0)
+    return m.f(x)
+
+
+GROWING = computing(growing, mean=lambda: torch.zeros(4).double())
 
 
 class WithoutRate(torch.optim.SGD):
@@ -139,11 +241,13 @@ def loaded(saved: Any, other: Any) -> None:
     load(first, second)
 
 
-def load(saved: Pipeline, other: Pipeline, change: Callable[[dict[str, Any]], object] = len) -> None:
+def load(
+    saved: Pipeline, other: Pipeline, change: Callable[[dict[str, Any]], object] = len, *, other_method: bool = False
+) -> None:
     """Load the state of a pipeline into another one, after a change."""
     state = saved.state_dict()
     change(state)
-    other.load_state_dict(state)
+    other.load_state_dict(state, other_method=other_method)
 
 
 def after(wrong: Callable[[Pipeline], object], then: Callable[[Pipeline], object]) -> object:

@@ -1,37 +1,21 @@
 """Test clipping by the norm of the whole network, as plain torch does, and by the norm of each stage."""
 
-import copy
 from typing import Any
 
 import pytest
 import torch
-from torch.nn.utils import clip_grad_norm_
 
 from petra_core import Clip, Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.stages import Stage, sequential
 from tests import toys
-from tests.compare import assert_bitwise_equal, assert_close
+from tests.compare import assert_bitwise_equal
 from tests.petra_core.distributed.test_distributed import in_processes
+from tests.properties import assert_trains_as_plain_training, plain_training
 
 SYNCHRONOUS = [method for method in methods.ALL if not method.pipelined]
 MAX_NORM = 0.05  # below most norms of the toys' gradients
-
-
-def plain(stages: list[Stage], k: int, data: Any, *, per_stage: bool) -> dict[str, Any]:
-    """Return the weights after plain training with torch's clipping."""
-    stages = copy.deepcopy(stages)
-    model, loss = sequential(stages), stages[-1].parts()[-1].loss
-    optimizer = toys.sgd(list(model.parameters()))
-    for number, (x, y) in enumerate(data, 1):
-        (loss(model(x), y) / k).backward()
-        if number % k == 0:
-            lengths = [clip_grad_norm_(part.parameters(), MAX_NORM) for part in (stages if per_stage else [model])]
-            assert max(lengths) > MAX_NORM
-            optimizer.step()
-            optimizer.zero_grad()
-    return dict(model.state_dict())
 
 
 @pytest.mark.parametrize("per_stage", [False, True])
@@ -39,13 +23,8 @@ def plain(stages: list[Stage], k: int, data: Any, *, per_stage: bool) -> dict[st
 @pytest.mark.parametrize("method", SYNCHRONOUS, ids=str)
 def test_synchronous_methods_clip_as_plain_pytorch(method: Method, k: int, per_stage: bool) -> None:
     """Synchronous methods clip as `clip_grad_norm_` does, by the norm of the network or of each stage."""
-    stages, data = toys.network(5), toys.batches(6)
-    p = Pipeline(
-        copy.deepcopy(stages), method, accumulation=k, optimizer=toys.sgd, clip=Clip(MAX_NORM, per_stage=per_stage)
-    )
-    toys.train(p, data)
-    compare = assert_bitwise_equal if method is methods.BACKPROPAGATION and k == 1 else assert_close
-    compare(dict(sequential(p.stages).state_dict()), plain(stages, k, data, per_stage=per_stage))
+    clip = Clip(MAX_NORM, per_stage=per_stage)
+    assert_trains_as_plain_training(toys.network(5), method, k, toys.batches(6), clip=clip)
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -101,5 +80,5 @@ def clipped(rank: int, expected: dict[str, Any]) -> None:
 
 def test_global_norm_spans_processes() -> None:
     """Two processes clip by the norm over all stages, bitwise as plain PyTorch."""
-    expected = plain(toys.network(5), 1, toys.batches(4), per_stage=False)
-    in_processes(2, clipped, expected)
+    _, model = plain_training(toys.network(5), toys.batches(4), clip=Clip(MAX_NORM))
+    in_processes(2, clipped, dict(model.state_dict()))

@@ -1,19 +1,18 @@
 """Test context: streams that reversible stages pass on unchanged and that their functions read, with gradients."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, merge, methods
 from petra_core.methods import Method
-from petra_core.models import sequential
 from petra_core.prediction.memory import predict
 from tests import toys
-from tests.compare import assert_bitwise_equal, assert_close
+from tests.properties import assert_resumes_bitwise, assert_trains_as_plain_training
 
 WIDTH, TOKENS = 4, 5
 
@@ -45,32 +44,25 @@ class Attention(nn.Module):
         return self.dropout(torch.tanh(scores.softmax(-1) @ v))
 
 
-class Skip(nn.Module):
-    """A function that reads the long skip."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, _mask: Tensor, _time: Tensor, skip: Tensor) -> Tensor:
-        return torch.tanh(self.linear(torch.cat((x, skip), -1)))
+def read_skip(m: Any, x: Tensor, _mask: Tensor, _time: Tensor, skip: Tensor) -> Tensor:
+    return torch.tanh(m.f(torch.cat((x, skip), -1)))
 
 
-class Head(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(2 * WIDTH, 3)
-
-    def forward(self, streams: tuple[Tensor, ...]) -> Tensor:
-        x, x_tilde, mask, _, _ = streams
-        return self.linear(((torch.cat((x, x_tilde), -1)) * mask[..., None]).mean(1))
+def classify(m: Any, streams: tuple[Tensor, ...]) -> Tensor:
+    x, x_tilde, mask, _, _ = streams
+    return m.f(((torch.cat((x, x_tilde), -1)) * mask[..., None]).mean(1))
 
 
 def network(dropout: bool = False) -> list[Stage]:
     torch.manual_seed(0)
-    functions = (Attention(), Attention(), Skip(), Attention())
+    functions = (Attention(), Attention(), toys.computing(read_skip)(nn.Linear(2 * WIDTH, WIDTH)), Attention())
     blocks = [ReversibleStage(function, context=True) for function in functions]
-    stages = [BufferedStage(Stem()), *blocks[:2], merge(blocks[2:]), HeadStage(Head())]
+    stages = [
+        BufferedStage(Stem()),
+        *blocks[:2],
+        merge(blocks[2:]),
+        HeadStage(toys.computing(classify)(nn.Linear(2 * WIDTH, 3))),
+    ]
     for module in (module for stage in stages for module in stage.modules() if isinstance(module, nn.Dropout)):
         module.p *= dropout
     return [stage.double() for stage in stages]
@@ -91,49 +83,21 @@ def batches(count: int) -> list[tuple[tuple[Tensor, ...], Tensor]]:
     ]
 
 
-def made(stages: list[Stage], method: Method, **settings: Any) -> Pipeline:
-    k = 8 if method.double_buffered else 1
-    return Pipeline(copy.deepcopy(stages), method, accumulation=k, optimizer=toys.sgd, **settings)
-
-
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_context_trains_as_plain_pytorch(method: Method) -> None:
-    """With one micro-batch in flight, a network with context trains as plain PyTorch under every method."""
-    stages = network()
-    p = made(stages, method)
-    data = batches(max(4, p.accumulation))
-    model = sequential(plain := copy.deepcopy(stages))
-    optimizer = toys.sgd(list(model.parameters()))
-    for number, (x, y) in enumerate(data, 1):
-        loss = F.cross_entropy(model(x), y)
-        (loss / p.accumulation).backward()
-        if number % p.accumulation == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-        assert_close(p.step(x, y), loss.detach())
-        p.drain()
-    assert_close(dict(sequential(p.stages).state_dict()), dict(sequential(plain).state_dict()))
+    assert_trains_as_plain_training(network(), method, 1, batches(8))
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.APPROXIMATE_INPUTS, methods.DELAYED_GRADIENTS], ids=str)
-def test_full_pipeline_resumes_and_has_predicted_bytes(method: Method) -> None:
+def test_full_pipeline_resumes_and_has_predicted_bytes(method: Method, tmp_path: Path) -> None:
     """A full pipeline with context resumes bitwise and has the predicted peak bytes."""
     stages, data = network(dropout=True), batches(24)
-    undisturbed, resumed = made(stages, method, seed=1), made(stages, method, seed=1)
-    for x, y in data[:20]:
-        undisturbed.step(x, y)
-    resumed.load_state_dict(undisturbed.state_dict())
-    for p in (undisturbed, resumed):
-        for x, y in data[20:]:
-            p.step(x, y)
-    assert_bitwise_equal(resumed.state_dict(), undisturbed.state_dict())
+
+    def fresh() -> Pipeline:
+        return Pipeline(copy.deepcopy(stages), method, optimizer=toys.sgd, seed=1)
+
+    assert_resumes_bitwise(fresh, data, 12, tmp_path)
+    p = fresh()
+    toys.train(p, data, drain=False)
     predicted = predict(stages, method, *data[0], optimizer=toys.sgd)
-    assert [dict(s.peak) for s in undisturbed.memory().stages] == [dict(s.peak) for s in predicted]
-
-
-def test_third_stream_without_context_raises() -> None:
-    """Further streams without context=True raise a ValueError that names the option."""
-    stages = network()
-    stages[1] = ReversibleStage(nn.Identity())
-    with pytest.raises(ValueError, match=r"takes two streams, got 5; .*context=True"):
-        made(stages, methods.PETRA).step(*batches(1)[0])
+    assert [dict(s.peak) for s in p.memory().stages] == [dict(s.peak) for s in predicted]

@@ -42,18 +42,14 @@ def test_drained_petra_state_loads_into_other_method(then: Method) -> None:
         assert not any(stage.now[kind] for kind in ("inputs", "stashed_weights", "messages", "graph"))
 
 
-def test_other_method_may_add_correction_but_not_change_k() -> None:
-    """With other_method=True, a delay correction may be added, but accumulation must not change."""
+def test_other_method_may_add_correction() -> None:
+    """With other_method=True, a delay correction may be added."""
     stages, data = toys.network(4), toys.batches(3)
     first = toys.pipeline(stages, methods.BACKPROPAGATION, seed=3)
     toys.train(first, data)
     corrected = Pipeline(copy.deepcopy(stages), methods.PETRA, optimizer=toys.sgd, delay=[Rate()], seed=3)
     corrected.load_state_dict(first.state_dict(), other_method=True)
     toys.train(corrected, data)
-    with pytest.raises(CheckpointError, match="accumulation 1, this pipeline has 2"):
-        toys.pipeline(stages, methods.PETRA, accumulation=2, seed=3).load_state_dict(
-            first.state_dict(), other_method=True
-        )
 
 
 def test_checkpoint_of_earlier_commit_resumes() -> None:
@@ -65,25 +61,6 @@ def test_checkpoint_of_earlier_commit_resumes() -> None:
     toys.train(p, data[9:])
     sums = [float(stage.function[-1].weight.detach().sum()) for stage in p.stages[1:]]  # type: ignore[index]  # Sequential
     assert sums == pytest.approx([-1.6896470963239247, 0.9546111013900839], rel=1e-9)
-    plain = Pipeline(toys.network(3), methods.DSP, accumulation=2, optimizer=toys.sgd)
-    with pytest.raises(
-        CheckpointError, match="has delay 'predicted forward weights, gap_aware', this pipeline has 'un"
-    ):
-        plain.load_state_dict(checkpoint.load(GOLDEN / "checkpoint-fa818780.pt"))
-
-
-def test_other_method_rejects_state_in_flight() -> None:
-    """A state in flight does not load into another method, and no other state into PipeDream-2BW."""
-    stages = toys.network(4)
-    first = toys.pipeline(stages, methods.PETRA, accumulation=6)
-    toys.train(first, toys.batches(3), drain=False)
-    with pytest.raises(CheckpointError, match=r"in flight in it, .* drain the pipeline before"):
-        toys.pipeline(stages, methods.DSP, accumulation=6).load_state_dict(first.state_dict(), other_method=True)
-    first.drain()
-    with pytest.raises(CheckpointError, match="PIPEDREAM_2BW has the weights before the last update too"):
-        toys.pipeline(stages, methods.PIPEDREAM_2BW, accumulation=6).load_state_dict(
-            first.state_dict(), other_method=True
-        )
 
 
 class Own(nn.Module):

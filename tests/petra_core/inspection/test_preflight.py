@@ -1,6 +1,5 @@
 """Test `petra_core.check`, which reports the findings about users' modules before training."""
 
-import functools
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +12,8 @@ from petra_core import HeadStage, Stage, methods, models
 from petra_core.methods import Method
 from petra_core.optimizers import sgd
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.test_user_modules import Impure, Listed, batches, network
+from tests.petra_core.test_user_modules import IMPURE, UNREGISTERED, batches, network
+from tests.toys import computing
 
 X, Y = batches(1)[0]
 
@@ -59,9 +59,9 @@ def unused() -> list[Stage]:
 @pytest.mark.parametrize(
     ("make", "stage", "parameter", "what", "remedy"),
     [
-        (lambda: network(functools.partial(Impure, kind="python")), 1, None, "draws random", "global generator"),
-        (lambda: network(functools.partial(Impure, kind="frozen")), 1, "residual.teacher", "is written", "buffer"),
-        (lambda: network(functools.partial(Listed, kind="list")), 1, None, "depends on a tensor", "register it"),
+        (lambda: network(IMPURE["python"]), 1, None, "draws random", "global generator"),
+        (lambda: network(IMPURE["frozen"]), 1, "residual.teacher", "is written", "buffer"),
+        (lambda: network(UNREGISTERED["list"]), 1, None, "depends on a tensor", "register it"),
         (lambda: with_loss(lambda o, y: F.cross_entropy(o.detach(), y)), None, None, "has no graph", "correct"),
         (lambda: network()[:-1], None, None, "the last stage must be a HeadStage", "correct that first"),
         (lambda: [nn.Linear(3, 2)], None, None, "is a Linear, which is neither", "correct"),
@@ -80,8 +80,8 @@ def test_findings_have_stage_parameter_problem_and_remedy(
 
 
 def test_check_reports_findings_of_all_stages() -> None:
-    net = network(functools.partial(Impure, kind="python"))
-    net[2] = network(functools.partial(Listed, kind="dict"))[2]
+    net = network(IMPURE["python"])
+    net[2] = network(UNREGISTERED["dict"])[2]
     report = petra_core.check(net, X, Y)
     assert {finding.stage for finding in report.findings} >= {1, 2}
 
@@ -95,17 +95,8 @@ def test_parameters_missing_from_optimizer_are_found() -> None:
 
 def test_gradient_that_differs_from_autograd_is_found() -> None:
     """The function computes other values in the engine, whose inputs are leaves."""
-
-    class Cheats(nn.Module):
-        def __init__(self, f: nn.Module) -> None:
-            super().__init__()
-            self.f = f
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y: torch.Tensor = self.f(x)
-            return y if x.is_leaf else 3 * y  # leaf inputs occur only in the engine
-
-    report = petra_core.check(network(Cheats), X, Y, method=methods.BACKPROPAGATION)
+    cheats = computing(lambda m, x: m.f(x) if x.is_leaf else 3 * m.f(x))  # leaf inputs occur only in the engine
+    report = petra_core.check(network(cheats), X, Y, method=methods.BACKPROPAGATION)
     assert any("has another gradient than by plain autograd" in finding.what for finding in report.findings)
 
 
