@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 600  # timeout of a test in seconds; a busy machine takes long to start Python
 
 FORKED = multiprocessing.get_context("forkserver")
+FORK = multiprocessing.get_context("fork")
 #: The tests themselves are not preloaded, because pytest has rewritten them.
 FORKED.set_forkserver_preload(["tests.preloaded"])
 
@@ -95,8 +96,11 @@ class Command:
 def reproduce(*arguments: str) -> None:
     """Run `python -m reproduce` with these arguments. Further processes are forked from the one that starts them."""
     from reproduce.distributed import launch
+    from reproduce.running import runner
 
-    launch.subprocess = SimpleNamespace(Popen=Popen)  # type: ignore[attr-defined]  # not in the test's process
+    # Not in the test's process.
+    launch.subprocess = SimpleNamespace(Popen=Popen)  # type: ignore[attr-defined]
+    runner.multiprocessing = SimpleNamespace(get_context=lambda _: FORK)  # type: ignore[attr-defined]
     _run_module("reproduce", *arguments)
 
 
