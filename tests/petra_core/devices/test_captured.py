@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from petra_core import NonFiniteError, Pipeline, merge, methods
+from petra_core import NonFiniteError, Pipeline, Stage, merge, methods
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps, OverStreams, UnrecordableError
 from petra_core.devices.execution import SequentialExecutor
@@ -29,6 +29,7 @@ from petra_core.models.revnet import revnet
 from petra_core.staleness import Action, Kind, forward_lags
 from tests import toys
 from tests.compare import assert_bitwise_equal
+from tests.properties import Data
 
 pytestmark = pytest.mark.convolutions
 
@@ -49,16 +50,10 @@ def rehearsals(pipeline: Pipeline) -> int:
     return pipeline.staleness[0] + period(k) if pipeline.method.pipelined else max(INSPECTED, k + 1)
 
 
-class WithBuffer(nn.Module):
-    """A module that counts its evaluations in a buffer, which a reconstruction has to restore."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.count += 1
-        return x + self.count
+def add_count(m: Any, x: Tensor) -> Tensor:
+    """Count evaluations in a buffer, which a reconstruction has to restore."""
+    m.count += 1
+    return x + m.count
 
 
 class Interpreter(TorchDispatchMode):
@@ -146,6 +141,15 @@ def staggered(pipeline: Pipeline) -> Pipeline:
     return pipeline
 
 
+def recorded(pipeline: Pipeline, data: Data) -> CapturedSteps:
+    """Return the steps of a pipeline after these micro-batches, at the end of which they are recorded."""
+    ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
+    for x, y in data:
+        ticks.step(x, y)
+    assert ticks.recorded
+    return ticks
+
+
 def addresses(ticks: CapturedSteps) -> list[int]:
     pipeline = ticks._pipeline
     pipeline.memory()  # updates the tensors that the workers hold
@@ -154,15 +158,32 @@ def addresses(ticks: CapturedSteps) -> list[int]:
     return [tensor.data_ptr() for tensor in (*tensors, *kept, *pipeline.model.parameters())]
 
 
-@pytest.mark.parametrize(("stages", "k"), [(1, 3), (2, 1), (6, 1), (6, 3)])
-@pytest.mark.parametrize("method", RECORDED, ids=str)
-def test_captured_steps_match_plain_pipeline(method: Method, stages: int, k: int) -> None:
-    """Captured steps have bitwise the losses, states and evaluations of a plain pipeline."""
-    compare(method, stages, k, None)
+def merged() -> list[Stage]:
+    """Return a network with merged stages: some results of their blocks stay inside the stage."""
+    first, *blocks, last = toys.network(8)
+    return [first, merge(blocks[:2]), blocks[2], merge(blocks[3:5]), merge([blocks[5], last])]
 
 
-def compare(method: Method, stages: int, k: int, staleness: Sequence[int] | None) -> None:
-    plain = made(stages, method, k, staleness)
+VECTORS = ((5, 4, 3, 2, 1, 0), (9, 9, 3, 3, 0, 0), (1, 1, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("stages", "method", "k", "staleness"),
+    [
+        *((n, method, k, None) for n, k in ((1, 3), (2, 1), (6, 1), (6, 3)) for method in RECORDED),
+        *((6, method, 3, vector) for vector in VECTORS for method in (methods.PETRA, methods.DSP)),
+        (0, methods.PETRA, 6, None),
+    ],
+    ids=str,
+)
+def test_captured_steps_match_plain_pipeline(
+    stages: int, method: Method, k: int, staleness: tuple[int, ...] | None
+) -> None:
+    """Captured steps have bitwise the losses, states and evaluations of a plain pipeline. No stages: merged ones."""
+    net = toys.network(stages) if stages else merged()
+    plain, again = (
+        toys.pipeline(net, method, accumulation=k, staleness=staleness, optimizer=fused, seed=3) for _ in range(2)
+    )
     recordings = recordings_of(method, k)
     first = rehearsals(plain) + forward_lags(plain.staleness)[-1]  # until the stages have their lags
     data = toys.batches(MANY + first + 2 * recordings + 2)
@@ -186,32 +207,11 @@ def compare(method: Method, stages: int, k: int, staleness: Sequence[int] | None
     assert addresses(ticks) == buffers
     assert_bitwise_equal(other.evaluate(data[0][0]), plain.evaluate(data[0][0]))
     assert other.memory().now() == plain.memory().now()
-    again = made(stages, method, k, staleness)
     again.load_state_dict(other.state_dict())
     plain.drain()
     for pipeline in (other, again):  # Python continues from that state, also in a plain pipeline
         pipeline.drain()
         assert_bitwise_equal(dict(pipeline.model.named_parameters()), dict(plain.model.named_parameters()))
-
-
-@pytest.mark.parametrize("staleness", [(5, 4, 3, 2, 1, 0), (9, 9, 3, 3, 0, 0), (1, 1, 0, 0, 0, 0)], ids=str)
-@pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
-def test_captured_steps_support_any_staleness(method: Method, staleness: tuple[int, ...]) -> None:
-    """Captured steps with other staleness vectors are bitwise equal to a plain pipeline."""
-    compare(method, 6, 3, staleness)
-
-
-def test_captured_steps_support_merged_stages() -> None:
-    """Some results of merged blocks stay inside the stage."""
-    first, *blocks, last = toys.network(8)
-    stages = [first, merge(blocks[:2]), blocks[2], merge(blocks[3:5]), merge([blocks[5], last])]
-    plain, other = (Pipeline(copy.deepcopy(stages), methods.PETRA, accumulation=6, optimizer=fused) for _ in range(2))
-    ticks = CapturedSteps(other, SharedMemoryRecorder())
-    plain.stagger()
-    for x, y in toys.batches(3 * plain.staleness[0] + 4 * period(6)):
-        assert_bitwise_equal(ticks.step(x, y), plain.step(x, y))
-    assert ticks.recorded
-    assert_bitwise_equal(comparable(other), comparable(plain))
 
 
 def comparable(pipeline: Pipeline) -> dict[str, Any]:
@@ -308,7 +308,7 @@ def test_concurrent_actions_share_no_written_memory(method: Method, k: int, stal
     recorder = SharedMemoryRecorder()
     executor = Noting(recorder)
     stages = toys.network(6)
-    stages[4].function.append(WithBuffer().double())
+    stages[4].function.append(toys.computing(add_count, count=lambda: nn.Buffer(torch.zeros(())))().double())
     # Inspection is off, because it refuses a function that depends on a buffer that it writes.
     pipeline = Pipeline(stages, method, accumulation=k, staleness=staleness, optimizer=fused, inspect=False)
     apart = [worker.forward_apart for worker in pipeline.workers]
@@ -372,10 +372,7 @@ def test_random_numbers_raise(method: Method, seed: int | None) -> None:
 def test_other_shapes_and_outside_steps_raise() -> None:
     """Another shape, a step outside the recording and a traced pipeline raise an error."""
     pipeline, data = toys.pipeline(toys.network(3)), toys.batches(2 * MANY)
-    ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
-    for x, y in data:
-        ticks.step(x, y)
-    assert ticks.recorded
+    ticks = recorded(pipeline, data)
     with pytest.raises(ValueError, match="all that are in flight together must be alike"):
         ticks.step(*toys.batches(1, size=3)[0])
     pipeline.step(*data[0])
@@ -390,10 +387,7 @@ def test_other_shapes_and_outside_steps_raise() -> None:
 def test_deepcopy_has_separate_bookkeeping() -> None:
     """The copy once shared the deferred bookkeeping of repeated steps, which changed the workers of the original."""
     pipeline = made(3, methods.PETRA, 1)
-    ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
-    for x, y in toys.batches(2 * MANY):
-        ticks.step(x, y)
-    assert ticks.recorded
+    recorded(pipeline, toys.batches(2 * MANY))
     copied = copy.deepcopy(pipeline)
     for one in (copied, pipeline):
         one.drain()
@@ -404,9 +398,7 @@ def test_deepcopy_has_separate_bookkeeping() -> None:
 def test_interrupted_step_blocks_state_dict(error: type[BaseException]) -> None:
     """A plain step does the same. The state once had weights that were not finite, or mixed two steps."""
     pipeline, data = toys.pipeline(toys.network(3)), toys.batches(2 * MANY)
-    ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
-    for x, y in data:
-        ticks.step(x, y)
+    ticks = recorded(pipeline, data)
     if error is KeyboardInterrupt:
         ticks._recordings = dict.fromkeys(range(ticks.period), interrupt_now)
     with pytest.raises(error):  # noqa: PT012  # the step that raises depends on the error
@@ -424,11 +416,8 @@ def test_worker_state_is_restored_once_when_read() -> None:
     """Restoring after every repeated step took 0.5 ms, for values that the next step replaces before they are read."""
     pipeline, plain = made(3, methods.PETRA, 3), staggered(made(3, methods.PETRA, 3))
     data = toys.batches(3 * MANY)
-    ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
-    for x, y in data[:-MANY]:
-        ticks.step(x, y)
-        plain.step(x, y)
-    assert ticks.recorded
+    ticks = recorded(pipeline, data[:-MANY])
+    toys.train(plain, data[:-MANY], drain=False)
     restored: list[int] = []
     interrupts: list[bool] = []
 
@@ -583,13 +572,6 @@ def full_on(*devices: str, method: Method = methods.PETRA) -> Pipeline:
     return pipeline
 
 
-@pytest.mark.parametrize("devices", [("cpu",), ("cuda:0", "cuda:1"), ("cpu", "cuda:0")])
-def test_cuda_graphs_need_one_cuda_device(devices: tuple[str, ...]) -> None:
-    """CUDA graphs raise ValueError unless all stages are on one CUDA device."""
-    with pytest.raises(ValueError, match=f"all stages on one CUDA device, they are on {', '.join(devices)}$"):
-        captured.cuda(full_on(*devices))
-
-
 def test_graph_runs_on_device_of_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that was recorded on another current device was empty, and training stopped without an error."""
     cuda = FakeCuda(monkeypatch)
@@ -638,7 +620,8 @@ def test_forward_overlaps_backward_and_update_waits(monkeypatch: pytest.MonkeyPa
     executor = OverStreams(streams, (4, 2, 0))
     with captured.fork(executor.streams):
         for worker in (head, middle, stem):
-            forward_and_backward(executor, worker)
+            for kind in [kind for kind in Kind if worker is not head or kind is not Kind.RECONSTRUCT]:
+                executor.run(lambda *_: None, worker, Action(kind, 0), [])
     caller = "caller on cuda:1"
     assert cuda.messages == [
         *(f"{name} waits for {caller}" for name in "abcde"),
@@ -647,12 +630,6 @@ def test_forward_overlaps_backward_and_update_waits(monkeypatch: pytest.MonkeyPa
         *("d works", "d is here: 4", "e works", "e works", "e is here: 5", "e works", "e waits for 4"),
         *(f"{caller} waits for {name}" for name in "abcde"),
     ]
-
-
-def forward_and_backward(executor: OverStreams, worker: Any) -> None:
-    for kind in Kind:
-        if kind is not Kind.RECONSTRUCT or not worker.is_head:
-            executor.run(lambda *_: None, worker, Action(kind, 0), [])
 
 
 def test_branch_waits_for_message_of_same_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._inductor import config as inductor_config
 
-from petra_core import BufferedStage, HeadStage, Pipeline, methods
+from petra_core import Pipeline, methods
 from petra_core.devices import compiled_steps
 from petra_core.devices.captured import UnrecordableError
 from petra_core.devices.compiled_steps import CompiledSteps
@@ -21,7 +21,7 @@ from petra_core.devices.static_buffers import period
 from petra_core.methods import Method
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.devices.test_captured import RECORDED, SharedMemoryRecorder, fused, made, staggered
+from tests.petra_core.devices.test_captured import RECORDED, SharedMemoryRecorder, made, staggered
 
 
 def uncompiled(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
@@ -34,20 +34,21 @@ def repeat(work: Callable[[], None]) -> Callable[[], None]:
     return work
 
 
-@pytest.mark.parametrize(("stages", "k"), [(1, 3), (2, 1), (6, 1), (6, 3), (4, 4)])
-@pytest.mark.parametrize("method", RECORDED, ids=str)
-def test_compiled_steps_match_plain_pipeline(method: Method, stages: int, k: int) -> None:
+VECTORS = ((5, 4, 3, 2, 1, 0), (4, 4, 2, 2, 1, 0), (1, 1, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("stages", "method", "k", "staleness"),
+    [
+        *((n, method, k, None) for n, k in ((1, 3), (2, 1), (6, 1), (6, 3), (4, 4)) for method in RECORDED),
+        *((6, methods.PETRA, 2, vector) for vector in VECTORS),
+    ],
+    ids=str,
+)
+def test_compiled_steps_match_plain_pipeline(
+    stages: int, method: Method, k: int, staleness: tuple[int, ...] | None
+) -> None:
     """Losses, evaluations and weights of compiled steps equal those of a plain pipeline up to rounding."""
-    compare(method, stages, k, None)
-
-
-@pytest.mark.parametrize("staleness", [(5, 4, 3, 2, 1, 0), (4, 4, 2, 2, 1, 0), (1, 1, 0, 0, 0, 0)], ids=str)
-def test_compiled_steps_support_any_staleness(staleness: tuple[int, ...]) -> None:
-    """Compiled steps with other staleness vectors equal a plain pipeline up to rounding."""
-    compare(methods.PETRA, 6, 2, staleness)
-
-
-def compare(method: Method, stages: int, k: int, staleness: Sequence[int] | None) -> None:
     plain, other = pair(method, stages, k, staleness)
     ticks = CompiledSteps(other, repeat, uncompiled)
     data = toys.batches(3 * plain.staleness[0] + 5 * period(k) + 3 * k)
@@ -210,12 +211,6 @@ def test_fused_sgd_is_decomposed_unless_dampened() -> None:
     assert "aten._fused_sgd_.tensor_lr" not in operations(momentum=0.9, nesterov=True)
     assert "aten._fused_sgd_.tensor_lr" not in operations(weight_decay=0.1)
     assert "aten._fused_sgd_.tensor_lr" in operations(momentum=0.9, dampening=0.5)
-
-
-def test_cuda_rejects_stages_on_cpu() -> None:
-    stages = [BufferedStage(nn.Linear(2, 2)), HeadStage(nn.Linear(2, 2))]
-    with pytest.raises(UnrecordableError, match="a CUDA graph needs all stages on one CUDA device, they are on cpu"):
-        compiled_steps.cuda(Pipeline(stages, methods.PETRA, optimizer=fused))
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch import nn
 
 from petra_core import HeadStage, Pipeline, merge, methods
 from petra_core.distributed import ProcessChannel
@@ -90,7 +89,7 @@ def compare(
     make_channel: Callable[[tuple[int, ...]], ProcessChannel],
     which: tuple[Method, ...],
     ks: tuple[int, ...],
-    vectors: tuple[tuple[int, ...] | None, ...] = (None,),
+    vectors: tuple[tuple[int, ...] | None, ...],
 ) -> None:
     data = toys.batches(3 * stages + 2)
     test = toys.batches(1, size=3, seed=5)[0][0]
@@ -119,14 +118,6 @@ def compare(
             channel.close()
 
 
-@pytest.mark.slow
-def test_any_staleness_is_bitwise_equal_to_one_process() -> None:
-    """Neighbouring stages in two processes have equal staleness, or differ by one, three or four micro-batches."""
-    which = (methods.PETRA, methods.DELAYED_GRADIENTS)
-    vectors = ((4, 3, 2, 1, 0), (5, 5, 1, 1, 0), (2, 2, 1, 0, 0), (3, 3, 0, 0, 0))
-    in_processes(3, compare, 5, (2, 2, 1), ProcessChannel, which, (2,), vectors)
-
-
 def resume_elsewhere(rank: int, data: list[Any], state: dict[str, Any], expected: dict[str, Any]) -> None:
     """Resume in two processes from the state of one, at a micro-batch with messages in flight."""
     channel = ProcessChannel((2, 3))
@@ -150,34 +141,40 @@ def test_two_processes_resume_state_of_one() -> None:
     in_processes(2, resume_elsewhere, data[7:], state, pipeline.state_dict())
 
 
+#: Neighbouring stages in two processes have equal staleness, or differ by one, three or four micro-batches.
+VECTORS = ((4, 3, 2, 1, 0), (5, 5, 1, 1, 0), (2, 2, 1, 0, 0), (3, 3, 0, 0, 0))
+SOME = (methods.PETRA, methods.DELAYED_GRADIENTS)
+
+
 @pytest.mark.parametrize(
-    ("stages", "partition", "which", "ks"),
+    ("stages", "partition", "channel", "which", "ks", "vectors"),
     [
-        (5, (3, 2), methods.PAPER, (1, 3)),
-        (2, (1, 1), (methods.PETRA, methods.BACKPROPAGATION), (2,)),
-        (7, (1, 6), (methods.PETRA, methods.DSP), (2,)),
-        (6, (1, 1, 1, 3), (methods.PETRA, methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS), (2,)),
+        (5, (3, 2), ProcessChannel, methods.PAPER, (1, 3), (None,)),
+        (5, (2, 2, 1), ProcessChannel, SOME, (2,), VECTORS),
+        (2, (1, 1), ProcessChannel, (methods.PETRA, methods.BACKPROPAGATION), (2,), (None,)),
+        (7, (1, 6), ProcessChannel, (methods.PETRA, methods.DSP), (2,), (None,)),
+        (6, (1, 1, 1, 3), ProcessChannel, (*SOME, methods.APPROXIMATE_INPUTS), (2,), (None,)),
+        (6, (2, 2, 2), Slow, SOME, (1, 2), (None,)),
     ],
-    ids=["3-2", "1-1", "1-6", "1-1-1-3"],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else None,
 )
 @pytest.mark.slow
 def test_bitwise_equal_to_one_process(
-    stages: int, partition: tuple[int, ...], which: tuple[Method, ...], ks: tuple[int, ...]
+    stages: int,
+    partition: tuple[int, ...],
+    channel: Callable[[tuple[int, ...]], ProcessChannel],
+    which: tuple[Method, ...],
+    ks: tuple[int, ...],
+    vectors: tuple[tuple[int, ...] | None, ...],
 ) -> None:
-    """Several processes have bitwise the losses, states and evaluations of one."""
-    in_processes(len(partition), compare, stages, partition, ProcessChannel, which, ks)
-
-
-class Sliced(nn.Module):
-    """A head whose output has gaps in memory."""
-
-    def forward(self, logits: torch.Tensor) -> torch.Tensor:
-        return logits[:, : toys.CLASSES - 1]
+    """Several processes have bitwise the losses, states and evaluations of one, however slow the messages are."""
+    in_processes(len(partition), compare, stages, partition, channel, which, ks, vectors)
 
 
 def sliced() -> list[Stage]:
+    """Return a network whose output has gaps in memory."""
     *below, head = toys.network(3)
-    return [*below, HeadStage(nn.Sequential(head.function, Sliced()))]
+    return [*below, HeadStage(toys.computing(lambda m, x: m.f(x)[:, : toys.CLASSES - 1])(head.function))]
 
 
 def two_ranks(rank: int) -> None:
@@ -209,11 +206,6 @@ def test_two_ranks_check_channel_and_release_messages() -> None:
     with pytest.raises(RuntimeError, match="init_process_group"):
         ProcessChannel((1,))
     in_processes(2, two_ranks)
-
-
-@pytest.mark.slow
-def test_random_message_delays_change_no_results() -> None:
-    in_processes(3, compare, 6, (2, 2, 2), Slow, (methods.PETRA, methods.DELAYED_GRADIENTS), (1, 2))
 
 
 def send_many(rank: int) -> None:

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -29,33 +30,25 @@ GROUPS = HierarchicalSize(width=8, depths=(1, 1), heads=2)
 Batch = tuple[Tensor, Tensor]
 
 
-class CausalAttention(nn.Module):
-    """Attention as users write it: projections, heads and `scaled_dot_product_attention`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.projections, self.output = (
-            nn.LayerNorm(WIDTH),
-            nn.Linear(WIDTH, 3 * WIDTH),
-            nn.Linear(WIDTH, WIDTH),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        heads = self.projections(self.norm(x)).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
-        return self.output(F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
+def causal(m: Any, x: Tensor) -> Tensor:
+    """Apply attention as users write it: projections, heads and `scaled_dot_product_attention`."""
+    heads = m.projections(m.f(x)).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+    return m.output(F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
 
 
-class MaskedAttention(nn.Module):
-    """PyTorch's attention with a mask that the forward makes on the default device."""
+def causal_attention() -> nn.Module:
+    layers = {"projections": lambda: nn.Linear(WIDTH, 3 * WIDTH), "output": lambda: nn.Linear(WIDTH, WIDTH)}
+    return toys.computing(causal, **layers)(nn.LayerNorm(WIDTH))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(WIDTH, 2, dropout=0.1, batch_first=True)
 
-    def forward(self, x: Tensor) -> Tensor:
-        future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
-        mixed: Tensor = self.attention(x, x, x, attn_mask=future, need_weights=False)[0]
-        return mixed
+def masked(m: Any, x: Tensor) -> Tensor:
+    """Apply PyTorch's attention with a mask that the forward makes on the default device."""
+    future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+    return m.f(x, x, x, attn_mask=future, need_weights=False)[0]
+
+
+def masked_attention() -> nn.Module:
+    return toys.computing(masked)(nn.MultiheadAttention(WIDTH, 2, dropout=0.1, batch_first=True))
 
 
 def users(function: Callable[[], nn.Module]) -> Callable[[int], list[Stage]]:
@@ -87,8 +80,8 @@ NETWORKS: dict[str, Callable[[int], list[Stage]]] = {
     "RevRoBERTa": lambda tokens: revroberta(SIZE, vocabulary=CLASSES, length=tokens),
     "GPT": lambda tokens: gpt(SIZE, vocabulary=CLASSES, length=tokens),
     "BDIA-GPT": lambda tokens: gpt(SIZE, vocabulary=CLASSES, length=tokens, bdia=True),
-    "causal attention of a user": users(CausalAttention),
-    "masked attention of a user": users(MaskedAttention),
+    "causal attention of a user": users(causal_attention),
+    "masked attention of a user": users(masked_attention),
 }
 
 
@@ -167,8 +160,11 @@ def test_fused_and_foreach_optimizers_are_predicted() -> None:
         assert other == usual
 
 
-def head() -> HeadStage:
-    return HeadStage(nn.Sequential(ConcatStreams(), nn.Flatten(), nn.Linear(8 * WIDTH * 2, CLASSES)))
+def around(function: nn.Module) -> tuple[list[Stage], Batch]:
+    """Return a network of one residual function, and a micro-batch."""
+    head = nn.Sequential(ConcatStreams(), nn.Flatten(), nn.Linear(8 * WIDTH * 2, CLASSES))
+    stages = [BufferedStage(DuplicateStreams()), ReversibleStage(function), HeadStage(head)]
+    return stages, (torch.randn(2, 8, WIDTH), torch.randint(CLASSES, (2,)))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without the device")
@@ -185,18 +181,8 @@ def test_prediction_for_missing_device_warns() -> None:
 
 def test_lstm_workspace_warns() -> None:
     """A prediction with an LSTM warns that it is too small, and it is smaller than the measured peak."""
-
-    class Recurrent(nn.LSTM):
-        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # the signature of a residual function
-            states: Tensor = super().forward(x)[0]
-            return states
-
-    stages: list[Stage] = [
-        BufferedStage(DuplicateStreams()),
-        ReversibleStage(Recurrent(WIDTH, WIDTH, batch_first=True)),
-        head(),
-    ]
-    batch = torch.randn(2, 8, WIDTH), torch.randint(CLASSES, (2,))
+    lstm = toys.computing(lambda m, x: m.f(x)[0])(nn.LSTM(WIDTH, WIDTH, batch_first=True))
+    stages, batch = around(lstm)
     with pytest.warns(UserWarning, match=r"stages \[1\] is predicted too small: an LSTM.*Pipeline.memory"):
         predicted = predict(stages, methods.PETRA, *batch)
     pipeline = toys.pipeline(stages, methods.PETRA)
@@ -208,21 +194,16 @@ def test_lstm_workspace_warns() -> None:
 def test_frozen_batch_norm_bytes_match_prediction() -> None:
     function = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(8), nn.Linear(WIDTH, WIDTH))
     function[1].eval()
-    stages: list[Stage] = [BufferedStage(DuplicateStreams()), ReversibleStage(function), head()]
-    batch = torch.randn(2, 8, WIDTH), torch.randint(CLASSES, (2,))
+    stages, batch = around(function)
     assert_bytes_are_as_predicted(stages, methods.DELAYED_GRADIENTS, batch, 1, toys.sgd)
 
 
 def test_branch_on_values_names_stage() -> None:
     """If a function branches on values, a note of the error names the stage."""
-
-    class Branching(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) if x.sum() > 0 else x
-
-    stages: list[Stage] = [BufferedStage(DuplicateStreams()), ReversibleStage(Branching(WIDTH, WIDTH)), head()]
+    branching = toys.computing(lambda m, x: m.f(x) if x.sum() > 0 else x)(nn.Linear(WIDTH, WIDTH))
+    stages, batch = around(branching)
     with pytest.raises(RuntimeError) as caught:
-        footprints(stages, methods.PETRA, torch.randn(2, 8, WIDTH), torch.zeros(2, dtype=torch.int64))
+        footprints(stages, methods.PETRA, *batch)
     assert "stage 1 was evaluated with fake tensors" in caught.value.__notes__[0]
 
 
