@@ -28,7 +28,7 @@ def ends_early(number: int, fault: Fault, work: Callable[[], object]) -> bool:
         work: The work.
 
     Returns:
-        Whether there were so many operations. If not, the work was completed undisturbed.
+        Whether the fault occurred. If not, the work has fewer operations, and was completed undisturbed.
 
     """
     with warnings.catch_warnings():  # Python 3.12 warns of threads; those of this process hold no lock that we need
@@ -69,7 +69,7 @@ def _run(number: int, fault: Fault, work: Callable[[], object]) -> int:
     except BaseException:
         sys.excepthook(*sys.exc_info())
         return 1
-    return FULL if left < 0 else 0  # the work may go on without what has failed
+    return FULL if left < 0 else 0  # the work may continue without what has failed
 
 
 def no_room(*_: object, **__: object) -> None:

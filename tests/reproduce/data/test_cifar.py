@@ -1,7 +1,10 @@
 """Test CIFAR in its binary version, and errors in its files."""
 
+import functools
 import hashlib
+import http.server
 import tarfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -61,22 +64,34 @@ def test_cifar_names_missing_truncated_and_invalid_files(tmp_path):
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """Offer CIFAR-10's archive under an address of the folder that is returned."""
+    """Serve CIFAR-10's archive, and return the served folder."""
     folder = tmp_path / "served"
     folder.mkdir()
-    made = fake_data.cifar10_binary(tmp_path / "made") / "cifar-10-batches-bin"
+    fake_data.cifar10_binary(tmp_path / "made")
     with tarfile.open(folder / "cifar-10-binary.tar.gz", "w:gz") as archive:
-        archive.add(made, "cifar-10-batches-bin")
-    monkeypatch.setattr(cifar, "SITE", folder.as_uri())
-    md5 = hashlib.md5((folder / "cifar-10-binary.tar.gz").read_bytes()).hexdigest()
-    monkeypatch.setitem(cifar.ARCHIVES, CIFAR10, ("cifar-10-binary.tar.gz", md5))
-    layout = cifar.LAYOUTS[CIFAR10]
-    train, test = (
-        {name: hashlib.sha1((made / name).read_bytes()).hexdigest() for name in names}
-        for names in (layout.train, layout.test)
-    )
-    monkeypatch.setitem(cifar.LAYOUTS, CIFAR10, layout._replace(train=train, test=test))
-    return folder
+        archive.add(tmp_path / "made" / "cifar-10-batches-bin", "cifar-10-batches-bin")
+    handler = functools.partial(_QuietHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        running.handle_error = lambda *_: None  # a client that disconnects is not an error
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        monkeypatch.setattr(cifar, "SITE", f"http://127.0.0.1:{running.server_port}")
+        md5 = hashlib.md5((folder / "cifar-10-binary.tar.gz").read_bytes()).hexdigest()
+        monkeypatch.setitem(cifar.ARCHIVES, CIFAR10, ("cifar-10-binary.tar.gz", md5))
+        made, layout = tmp_path / "made" / "cifar-10-batches-bin", cifar.LAYOUTS[CIFAR10]
+        train, test = (
+            {name: hashlib.sha1((made / name).read_bytes()).hexdigest() for name in names}
+            for names in (layout.train, layout.test)
+        )
+        monkeypatch.setitem(cifar.LAYOUTS, CIFAR10, layout._replace(train=train, test=test))
+        yield folder
+        running.shutdown()
+        thread.join()
+
+
+class _QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
 
 
 # Python 3.12 warns of torchvision's way of unpacking an archive.

@@ -388,8 +388,8 @@ def test_folder_of_other_files_is_not_changed(tmp_path: Path, name: str) -> None
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     before = snapshot(tmp_path)
-    shown = Path(name).parts[0]
-    with pytest.raises(RecordError, match=rf"is not a record .* contains .*{shown}.* choose another folder"):
+    first = Path(name).parts[0]
+    with pytest.raises(RecordError, match=rf"is not a record .* contains .*{first}.* choose another folder"):
         Record(tmp_path, CELL).begin(fake_records.ENVIRONMENT, fake_records.CLEAN)
     done = CliRunner().invoke(main, ["train", "--dataset", "digits", "--output", str(tmp_path)])
     assert done.exit_code == 2
