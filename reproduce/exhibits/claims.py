@@ -319,11 +319,11 @@ def _of_benchmark(_: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evi
         ends = [f"{with_sign(end(gain.median for gain in gains), 1)} %" for end in (min, max)]
         device = str(record.environment.get("device", "cpu"))
         where = record.environment.get("processor", "a CPU") if device == "cpu" else device
-        shown = True if faster == len(gains) else None if slower < len(gains) / 2 else False
-        verdict = {True: ClaimVerdict.SAME, False: ClaimVerdict.NOT_SO, None: ClaimVerdict.OPEN}[shown]
+        decided = True if faster == len(gains) else None if slower < len(gains) / 2 else False
+        verdict = {True: ClaimVerdict.SAME, False: ClaimVerdict.NOT_SO, None: ClaimVerdict.OPEN}[decided]
         text = f"faster in {faster} of {count(len(gains), 'setting')}, {ends[0]} to {ends[1]}"
         setting, cells = f"small networks on {where}", (f"benchmarks/{record.name}",)
-        found.append(Evidence(test["scale"], setting, text, cells, holds=shown, verdict=verdict))
+        found.append(Evidence(test["scale"], setting, text, cells, holds=decided, verdict=verdict))
     return found
 
 

@@ -64,11 +64,10 @@ def whole(_: Frames) -> Iterator[Shown]:
     )
     sums = {depth: gigabytes[depth, "sum"] for depth in DEPTHS}
     listed = [f"RevNet-{depth} from {before:.1f} to {after:.1f} GB" for depth, (before, after) in sums.items()]
+    shrunk = [after < before for before, after in (sums[DEPTHS[0]], sums[DEPTHS[-1]])]
+    remark = ": it shrinks the deeper network only" * (shrunk == [False, True])
     yield Sentence(
-        f"In the model invertible down-sampling takes {conjunction(listed)} (ImageNet, batch {BATCH}): it shrinks the "
-        "deeper network only."
-        if sums[DEPTHS[0]][1] >= sums[DEPTHS[0]][0] and sums[DEPTHS[-1]][1] < sums[DEPTHS[-1]][0]
-        else f"In the model invertible down-sampling takes {conjunction(listed)} (ImageNet, batch {BATCH})."
+        f"In the model invertible down-sampling takes {conjunction(listed)} (ImageNet, batch {BATCH}){remark}."
     )
 
 

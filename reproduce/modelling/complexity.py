@@ -136,7 +136,7 @@ class Measured:
 
     @property
     def holds(self) -> bool:
-        """Whether activations and stashes of all inner stages, and FLOPs of the first, match the formulas."""
+        """True if activations and stashes of all inner stages, and FLOPs of the first, match the formulas."""
         return all(self.follows(name) for name in ("activations", "copies", "flops"))
 
 

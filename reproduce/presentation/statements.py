@@ -94,5 +94,5 @@ def holds(predicate: str, difference: Estimate | None) -> bool | None:
         return {Verdict.EQUAL: True, Verdict.HIGHER: False, Verdict.LOWER: False}.get(verdict(difference))
     if difference is None or difference.low is None or difference.high is None or without_spread(difference):
         return None
-    shown, refuted = _SHOWN[predicate](difference.low, difference.high)
-    return True if shown else False if refuted else None
+    confirmed, refuted = _SHOWN[predicate](difference.low, difference.high)
+    return True if confirmed else False if refuted else None

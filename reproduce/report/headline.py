@@ -216,17 +216,17 @@ def _at_paper_scale(frames: Frames) -> str:
         return f"None of the {planned} runs that Table 2 needs at the paper's size has been made yet."
     if len(done) > 1:
         return f"{len(done)} of the {planned} runs of Table 2 at the paper's size are finished."
-    (only,) = done
-    method = methods.by_name(only["method"])
+    (single,) = done
+    method = methods.by_name(single["method"])
     compared = "".join(
         f" (published: {row['top1_percent']} %)"
         for row in published.read("table2_accuracy")
-        if (row["dataset"], row["model"]) == (only["dataset"], only["model"])
+        if (row["dataset"], row["model"]) == (single["dataset"], single["model"])
         and methods.by_name(row["method"]) is method
     )
     return (
         f"1 of the {planned} runs of Table 2 at the paper's size is finished: {method.title} on "
-        f"{only['network'].partition(',')[0]} reached {only[BEST]:.2f} %{compared} as its best epoch, a single run "
+        f"{single['network'].partition(',')[0]} reached {single[BEST]:.2f} %{compared} as its best epoch, a single run "
         "that decides nothing."
     )
 
