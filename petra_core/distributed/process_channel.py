@@ -35,7 +35,7 @@ from torch import Tensor
 
 from petra_core.distributed.agreement import agree, describe_micro_batch, describe_optimizer, describe_stage, exchange
 from petra_core.distributed.groups import CPU, TIMEOUT, ChannelError, new_group
-from petra_core.distributed.layout import TensorLayout, dense, flat
+from petra_core.distributed.layout import HEADER_BYTES, TensorLayout, dense, flat, header_of, layout_of, layouts_in
 from petra_core.distributed.neighbours import Border, Receiver, Sender
 from petra_core.distributed.transfers import EVALUATION_TAG, NO_MICRO_BATCH, Neighbour
 from petra_core.messages import Channel, Message
@@ -96,7 +96,8 @@ class ProcessChannel(Channel):
             )
         self._compare_every, self._steps = compare_every, 0
         super().__init__(stage_ranges(partition, sum(partition))[place], sum(partition))
-        self._is_top = place == len(ranks) - 1
+        self._top = len(ranks) - 1
+        self._is_top = place == self._top
         self._below: Border | None = None
         self._above: Border | None = None
         self._evaluations_from_below: Receiver | None = None
@@ -106,7 +107,7 @@ class ProcessChannel(Channel):
             from_below = Receiver(Neighbour(*border, upwards), comm_device, ahead=True)
             self._below = Border(Sender(Neighbour(*border, downwards), comm_device), from_below)
             self._evaluations_from_below = Receiver(Neighbour(*border, upwards, EVALUATION_TAG), comm_device)
-        if not self._is_top:
+        if place < self._top:
             border = (place + 1, self.stages.stop, self.stages.stop - 1, timeout)
             to_above = Sender(Neighbour(*border, upwards), comm_device, ahead=True)
             self._above = Border(to_above, Receiver(Neighbour(*border, downwards), comm_device, to_above))
@@ -163,8 +164,10 @@ class ProcessChannel(Channel):
         gathered: dict[str, Tensor] = {}
         for source, text in enumerate(exchange(self._group, json.dumps(layouts))):
             for name, (dtype, shape, strides) in json.loads(text).items():
+                if name in gathered:
+                    continue
                 sends = source == dist.get_rank(self._group)
-                tensor = own[name] if sends else TensorLayout(dtype, shape, strides).empty(CPU)
+                tensor = own[name] if sends else TensorLayout(dtype, tuple(shape), tuple(strides)).empty(CPU)
                 try:
                     dist.broadcast(flat(tensor), group=self._group, group_src=source)
                 except RuntimeError as error:
@@ -231,6 +234,12 @@ class ProcessChannel(Channel):
         if self._evaluations_to_above is not None:
             self._evaluations_to_above.send(Message(NO_MICRO_BATCH, streams))
             self._evaluations_to_above.close()
-        output = {str(place): stream for place, stream in enumerate(streams)} if self._is_top else {}
-        received = self.gather(output)
-        return streams if self._is_top else tuple(received.values())
+        # The head's output may have gaps in memory, like a slice; the sent copy is dense.
+        sent = dense(streams, self._comm_device) if self._is_top else ()
+        header = header_of((layout_of(sent), None)) if self._is_top else torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        dist.broadcast(header, group=self._group, group_src=self._top)
+        if not self._is_top:
+            streams = sent = tuple(layout.empty(self._comm_device) for layout in layouts_in(header)[0] or ())
+        for stream in sent:
+            dist.broadcast(flat(stream), group=self._group, group_src=self._top)
+        return streams
