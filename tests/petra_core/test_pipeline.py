@@ -158,7 +158,9 @@ def test_hook_changes_no_results(method: Method, k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "rules"), [(methods.PETRA, [Drift()]), (methods.DSP, []), (methods.BACKPROPAGATION, [])], ids=str
+    ("method", "rules"),
+    [(methods.PETRA, [Drift()]), (methods.DSP, []), (methods.BACKPROPAGATION, [])],
+    ids=["PETRA with a rule", "DSP", "BACKPROPAGATION"],
 )
 def test_deepcopy_of_pipeline_trains_identically(method: Method, rules: list[UpdateRule]) -> None:
     """A deep copy of a pipeline has bitwise the losses and states of the original in later steps."""
