@@ -275,10 +275,12 @@ def survivors(candidates: Sequence[Mutant], jobs: int, seconds: float) -> list[M
         copy_repository(root)
         run = functools.partial(engine_status, root=root, seconds=seconds)
         started = time.monotonic()
-        if pool.submit(run, None).result() != 0:
+        statuses = pool.map(run, [None, *candidates])
+        if next(statuses) != 0:
+            pool.shutdown(cancel_futures=True)
             sys.exit(f"the tests fail, or take longer than {seconds:g} s, without any mutant: fix that first")
         print(f"the tests pass in {time.monotonic() - started:.0f} s without a mutant", flush=True)
-        for number, (mutant, code) in enumerate(zip(candidates, pool.map(run, candidates), strict=True), 1):
+        for number, (mutant, code) in enumerate(zip(candidates, statuses, strict=True), 1):
             if code == 0:
                 alive.append(mutant)
                 print(f"survived: {mutant}", flush=True)
