@@ -26,7 +26,8 @@ def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:
     short = list(_shortfalls(scale, outcome))
     at = " and ".join(str(k) for k in scale.target_accumulations)
     _warn(f"at k = {at} did not exceed {scale.target_accuracy:g} % test accuracy", short)
-    _warn("diverged, which is a result", [cell.slug for cell, state in states if state.reason == DIVERGED])
+    diverged = [cell.slug for cell, state in states if state.reason == DIVERGED]
+    _warn("diverged, which is a result", diverged)
     _warn("have no result", list(_once_each(problems)), len(problems))
     wrecks = [
         f"{cell.slug}: {state.reached}"
@@ -41,7 +42,8 @@ def conclude(scale: Scale, outcome: GridOutcome, root: Path) -> NoReturn:
     memory = [cell.slug for cell, state in states if state.reason == OUT_OF_MEMORY]
     _warn("ran out of memory; --retry-failed runs them again, and fewer --jobs give each more memory of a GPU", memory)
     if not short and outcome.complete:
-        click.echo(f"\nNothing is missing: {count(len(states), 'cell')} finished and met the expected accuracy.")
+        met = " and met the expected accuracy" if scale.target_accumulations and not (diverged or wrecks) else ""
+        click.echo(f"\nNothing is missing: {count(len(states), 'cell')} finished{met}.")
     folder = "" if root == DEFAULT_ROOT else f" --records {shlex.quote(str(root))}"
     click.echo(f"\nShow the report with: python -m reproduce report --open{folder}")
     sys.exit(outcome.exit_code)
