@@ -150,7 +150,8 @@ def publish_finished(root: Path, *, dry_run: bool = False) -> Iterator[Decided]:
 
 def _merge_one(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[Path, Any] | None) -> Decided:
     try:
-        decision, detail = _decide(theirs, ours, replace=replace, dry_run=dry_run)
+        with explain_full_disk(f"to merge {theirs.cell.name}"):
+            decision, detail = _decide(theirs, ours, replace=replace, dry_run=dry_run)
     except (LockedError, LockLostError) as error:
         decision, detail = Decision.IN_USE, str(error)
     except _TheirsError as error:

@@ -20,6 +20,7 @@ from reproduce.measures.complexity import measure_complexity
 from reproduce.records import benchmarks, locks, merging, results, volumes
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, Status, scan
+from reproduce.records.storage import StorageFullError
 from tests.fake_records import DIRTY, PATCH, begin, complexity_cell, in_folder, train, unpack
 from tests.faults import no_room
 from tests.processes import ROOT
@@ -397,6 +398,14 @@ def test_full_disk_is_not_blamed_on_the_archive(there, here, tmp_path, monkeypat
     output = f"{result.output} {result.exception}"
     assert re.search(words, output)
     assert "copy is" not in output
+
+
+def test_full_disk_that_has_no_room_for_a_folder_ends_the_merge(there, here, monkeypatch):
+    """No other record would fit either, so the records are not reported as unreadable one by one."""
+    partial(there, 2)
+    monkeypatch.setattr(Path, "mkdir", no_room)
+    with pytest.raises(StorageFullError, match=f"no room to merge {CELL.name} .*Free some space"):
+        list(merge(there, here))
 
 
 @pytest.mark.parametrize("archived", [False, True])
