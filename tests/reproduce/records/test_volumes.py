@@ -398,9 +398,11 @@ def test_merge_stopped_within_append_is_completed_by_repeating(tmp_path):
     train(CELL, there, 95.0, code=DIRTY, patch=PATCH)
     assert [decision for decision, _, _ in merge(there, here)] == [Decision.BROUGHT]
     for _ in torn_appends(here, {}):
-        assert accuracies_and_problems(here)[0] == []
+        found = accuracies_and_problems(here)[0]
+        assert found in ([], [95.0]), "a record whose line lacks only its end is whole"
+        expected = Decision.SAME if found else Decision.BROUGHT
         for dry_run in ({}, None):
-            assert [decision for decision, _, _ in merge(there, here, dry_run=dry_run)] == [Decision.BROUGHT]
+            assert [decision for decision, _, _ in merge(there, here, dry_run=dry_run)] == [expected]
         assert accuracies(here) == [95.0]
 
 
