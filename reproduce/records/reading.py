@@ -120,8 +120,14 @@ def short(value: Any) -> str:
 
 
 #: Values of JSON by the types that they become. Dataclasses and mappings are JSON objects.
-_JSON = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", types.NoneType: "null"}
-_JSON |= {tuple: "a list"}
+_JSON = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple: "a list",
+    types.NoneType: "null",
+}
 
 
 def convert(kind: Any, value: Any, name: str) -> Any:
