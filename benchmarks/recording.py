@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.arguments import path
-from petra_core.prediction.timeline import Timeline
+from reproduce.drawing.timeline import Timeline
 from reproduce.records import provenance
 from reproduce.records.benchmarks import FOLDER, Benchmark, Comparison, Goal, Series, check_name, write
 from reproduce.records.reading import UNPRINTABLE

@@ -1,7 +1,7 @@
 """The timeline model against the engine: predicted and measured time of a micro-batch, over one and two processes.
 
 Every round measures the costs of all stages and the link between the processes. From these the model
-(`petra_core.prediction.simulation`) predicts each method's time for a micro-batch, and then the engine runs the method.
+(`reproduce.modelling.simulation`) predicts each method's time for a micro-batch, and then the engine runs the method.
 The result is the median over the rounds of predicted over measured time. The goal is an error of at most 10 %.
 
 Two processes on one machine slow each other down through shared memory and caches. So stage costs are measured under
@@ -32,9 +32,10 @@ from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.prediction.measuring import StageAlone, TurnSeconds, feeds
-from petra_core.prediction.simulation import Cost, Link, make_schedule, simulate
-from petra_core.prediction.timeline import Event, Timeline
+from petra_core.prediction.partition import Cost
 from reproduce.distributed.tracing import gather_events, make_timeline, tracing
+from reproduce.drawing.timeline import Event, Timeline
+from reproduce.modelling.simulation import Link, make_schedule, simulate
 from reproduce.records.benchmarks import Benchmark, Comparison
 
 TITLE = "The timeline model against the engine"

@@ -18,7 +18,7 @@ import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from petra_core import methods, optimizers
-from petra_core.errors import CheckpointError, NonFiniteError, PetraError, ScheduleError, StageError
+from petra_core.errors import CheckpointError, NonFiniteError, PetraError, StageError
 from petra_core.ledger import MemoryReport
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ __all__ = [
     "PetraError",
     "Pipeline",
     "ReversibleStage",
-    "ScheduleError",
     "Stage",
     "StageError",
     "check",

@@ -50,10 +50,6 @@ class NonFiniteError(PetraError):
         self.stage = stage
 
 
-class ScheduleError(PetraError):
-    """The error of a schedule that breaks a dependency. The message names the stage and the action."""
-
-
 class CheckpointError(PetraError):
     """The error of a checkpoint that is damaged, has another format, or belongs to another pipeline."""
 

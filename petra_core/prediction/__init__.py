@@ -1,4 +1,4 @@
-"""Predict the memory and time of a run: bytes by stage, schedules and simulated timelines.
+"""Predict the memory and time of a run: bytes and seconds of each stage, and partitions over devices.
 
 For the stages of any network:
 

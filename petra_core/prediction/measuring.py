@@ -34,8 +34,7 @@ from petra_core.messages import Message
 from petra_core.methods import REVERSIBLE_BACKPROPAGATION, Method
 from petra_core.optimizers import OptimizerFactory
 from petra_core.prediction.memory import predict
-from petra_core.prediction.partition import Partition, find_partition
-from petra_core.prediction.simulation import Cost
+from petra_core.prediction.partition import Cost, Partition, find_partition
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.tape import Streams, Value, as_streams, as_value, detach
@@ -277,7 +276,7 @@ def measure(
         **settings: `accumulation`, `optimizer`, `autocast` and `repetitions`, as in `time_stages`.
 
     Returns:
-        Costs for `petra_core.prediction.simulation`.
+        One cost for each stage.
 
     Raises:
         TypeError: If a setting is unknown.

@@ -10,7 +10,6 @@ import click
 
 from petra_core import methods
 from petra_core.prediction.partition import Partition
-from petra_core.prediction.simulation import Link
 from petra_core.staleness import lockstep
 from reproduce.cells import catalogue, networks, own, timing
 from reproduce.cells.kinds import ForwardGradientCell, StageCostCell, TrainingCell
@@ -22,6 +21,7 @@ from reproduce.distributed.partitioning import format_partition
 from reproduce.modelling import full_speed
 from reproduce.modelling.network import REPETITIONS, TimedNetwork, time_network, timing_cell
 from reproduce.modelling.peak_memory import find_peaks
+from reproduce.modelling.simulation import Link
 from reproduce.running import devices
 
 MEMORY = quantity("memory", "8GB", {"GB": 1e9, "MB": 1e6, "GiB": 2**30, "MiB": 2**20})

@@ -11,7 +11,7 @@ pipeline's executor, so a pipeline that is not traced has no overhead. Tracing d
 
 On the CPU, times come from `time.perf_counter`. On a GPU the host runs ahead, so the trace records CUDA events and
 reads them only when its times are requested. It does not synchronise before that. As in the simulation
-(`petra_core.prediction.simulation`), a reconstruction (R) counts as part of its backward, and so does the time to start
+(`reproduce.modelling.simulation`), a reconstruction (R) counts as part of its backward, and so does the time to start
 sending a message. In a method that overlaps reconstructions (PAREPROP), they are separate events, concurrent with the
 backward of the stage above.
 
@@ -30,9 +30,9 @@ import torch.distributed as dist
 
 from petra_core.devices.execution import Act, Sent, SequentialExecutor
 from petra_core.pipeline import Pipeline
-from petra_core.prediction.timeline import Event, Timeline
 from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker
+from reproduce.drawing.timeline import Event, Timeline
 
 __all__ = ["WAIT", "Trace", "TracingExecutor", "gather_events", "make_timeline", "tracing"]
 

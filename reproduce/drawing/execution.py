@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from petra_core.errors import ScheduleError
 from petra_core.methods import Method
 from petra_core.models import chain
 from petra_core.pipeline import Pipeline
-from petra_core.prediction.timeline import Event, Name, Timeline
 from petra_core.shares import runs
 from petra_core.staleness import Action, Kind
+from reproduce.drawing.timeline import Event, Name, ScheduleError, Timeline
 from reproduce.published.units import UNITS
 
 

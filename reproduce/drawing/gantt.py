@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from xml.etree import ElementTree
 
-from petra_core.prediction.timeline import Event, Timeline
 from petra_core.staleness import Kind
 from reproduce.drawing.svg import LANE, QUIET, RULE, canvas, line, rect, text
+from reproduce.drawing.timeline import Event, Timeline
 
 # The colours also differ in lightness, for grey prints. Dark text on each has a contrast ratio above 7, except on the
 # updates, which have no text.

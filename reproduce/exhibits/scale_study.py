@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from pandas import DataFrame
 
 from petra_core import methods
-from petra_core.prediction.simulation import INSTANT, Cost, Link, merge_costs
+from petra_core.prediction.partition import Cost
 from petra_core.staleness import lockstep
 from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes
 from reproduce.exhibits.table5 import largest
 from reproduce.modelling.full_speed import period
 from reproduce.modelling.network import read_timed_networks
 from reproduce.modelling.rivals import BATCH, DATA_PARALLEL, GIGABIT, RIVALS, SIMULATED, compare, make_chain
+from reproduce.modelling.simulation import INSTANT, Link, merge_costs
 from reproduce.presentation import facets, plots
 from reproduce.presentation.content import GIGABYTE, MEGABYTE, Finding, Role
 from reproduce.presentation.facets import Look

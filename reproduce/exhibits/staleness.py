@@ -13,7 +13,7 @@ from pandas import DataFrame, concat
 
 from petra_core import methods
 from petra_core.methods import Method
-from petra_core.prediction.simulation import Cost, Link
+from petra_core.prediction.partition import Cost
 from petra_core.shares import runs as parts_of
 from petra_core.staleness import per_device
 from reproduce.cells import timing
@@ -24,6 +24,7 @@ from reproduce.exhibits.stability import stable_rate
 from reproduce.grids import recipes
 from reproduce.grids.plans import staleness as plan
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
+from reproduce.modelling.simulation import Link
 from reproduce.modelling.strategies import PIPELINES, Outcome, Sharing, Strategy, evaluate, evaluate_best, run_full
 from reproduce.presentation import compare, facets, plots
 from reproduce.presentation.compare import DONE, Difference, SeedSample, SeedSamples, means

@@ -1,13 +1,13 @@
 """Describe a training with one stage per process: its lower staleness, and the latency that it can still hide."""
 
 from petra_core import methods
-from petra_core.prediction.simulation import merge_costs
 from petra_core.staleness import one_f_one_b
 from reproduce.cells import timing
 from reproduce.cells.kinds import TrainedCell
 from reproduce.distributed.partitioning import format_partition
 from reproduce.modelling import work
 from reproduce.modelling.full_speed import hidden_latency
+from reproduce.modelling.simulation import merge_costs
 
 
 def describe(cell: TrainedCell, processes: int) -> str:

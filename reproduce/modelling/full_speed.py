@@ -8,7 +8,7 @@ seconds of device p, and d_p is its staleness. Two kinds of cycles bound the tim
     to q and back          and the messages between p and q in both directions    which enter p during the round trip
 
 A link also transfers one message at a time. There are no other simple cycles, so the largest bound is the period that
-the simulation reaches in steady state (`petra_core.prediction.simulation`; tests compare the two). The smallest
+the simulation reaches in steady state (`reproduce.modelling.simulation`; tests compare the two). The smallest
 staleness for a given period T follows: d_p is at least d_q - 1 + (seconds of the round trip) / T for every q above p.
 """
 
@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil, inf
 
-from petra_core.prediction.simulation import INSTANT, Cost, Link
+from petra_core.prediction.partition import Cost
+from reproduce.modelling.simulation import INSTANT, Link
 
 __all__ = ["TOLERANCE", "hidden_latency", "period", "smallest_staleness"]
 
@@ -27,7 +28,7 @@ def period(costs: Sequence[Cost], staleness: Sequence[int], link: Link = INSTANT
     """Return the seconds between two micro-batches in steady state.
 
     Args:
-        costs: Costs of each device (`petra_core.prediction.simulation.merge_costs`).
+        costs: Costs of each device (`reproduce.modelling.simulation.merge_costs`).
         staleness: Staleness of each device.
         link: Link between neighbours.
         accumulation: Number of micro-batches per update, k.

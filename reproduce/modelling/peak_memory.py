@@ -21,7 +21,7 @@ from itertools import accumulate
 
 from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint
-from petra_core.prediction.timeline import Event, Name, Timeline
+from reproduce.drawing.timeline import Event, Name, Timeline
 
 __all__ = ["find_peaks"]
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from petra_core import methods
 from petra_core.prediction.footprint import merge_footprints, predict_stages
-from petra_core.prediction.simulation import INSTANT, Link, merge_costs
 from petra_core.settings import Settings
 from petra_core.staleness import per_device
 from reproduce.grids import recipes
 from reproduce.modelling.full_speed import period
 from reproduce.modelling.network import TimedNetwork
+from reproduce.modelling.simulation import INSTANT, Link, merge_costs
 from reproduce.modelling.strategies import PIPELINES, Sharing, Strategy, evaluate, merge_stages
 from reproduce.modelling.synchronous_schedules import CHUNKS, interleaved, zero_bubble
 

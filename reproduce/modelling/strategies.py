@@ -1,7 +1,7 @@
 """Compute time and memory of training a network on several devices, from the costs of its stages on one device.
 
 A strategy is a method of this engine, or a synchronous pipeline that trains as backpropagation does. Runs are simulated
-event by event (`petra_core.prediction.simulation`), and bytes are followed through them
+event by event (`reproduce.modelling.simulation`), and bytes are followed through them
 (`reproduce.modelling.peak_memory`).
 """
 
@@ -14,12 +14,13 @@ from typing import NamedTuple
 from petra_core import methods
 from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint, merge_footprints
-from petra_core.prediction.simulation import INSTANT, Cost, Link, Schedule, make_schedule, merge_costs, simulate
-from petra_core.prediction.timeline import Timeline
+from petra_core.prediction.partition import Cost
 from petra_core.shares import runs
 from petra_core.staleness import per_device
+from reproduce.drawing.timeline import Timeline
 from reproduce.modelling.network import TimedNetwork
 from reproduce.modelling.peak_memory import find_peaks
+from reproduce.modelling.simulation import INSTANT, Link, Schedule, make_schedule, merge_costs, simulate
 from reproduce.modelling.synchronous_schedules import gpipe, one_f_one_b
 
 DEVICES = 10  # of the paper's speed-ups

@@ -1,4 +1,4 @@
-"""Schedules of synchronous pipelines, for `petra_core.prediction.simulation`.
+"""Schedules of synchronous pipelines, for `reproduce.modelling.simulation`.
 
 Synchronous pipelines empty at every update: n micro-batches make one batch and one update. The methods of the engine
 are compared with these:
@@ -14,8 +14,8 @@ micro-batches are numbered from 0.
 """
 
 from petra_core.errors import check_int
-from petra_core.prediction.simulation import Schedule
-from petra_core.prediction.timeline import Name
+from reproduce.drawing.timeline import Name
+from reproduce.modelling.simulation import Schedule
 
 CHUNKS = 2  # stages per device in `interleaved`
 

@@ -9,8 +9,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from petra_core.prediction.partition import find_partition
-from petra_core.prediction.simulation import Cost
+from petra_core.prediction.partition import Cost, find_partition
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import CellError, TrainedCell
 from reproduce.cells.timing import blocks

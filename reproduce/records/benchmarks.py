@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from petra_core.prediction.timeline import Event, Timeline
+from reproduce.drawing.timeline import Event, Timeline
 from reproduce.records.reading import CODE, ENVIRONMENT, SETTING, convert, parse_json, printable, problem, read_file
 from reproduce.records.storage import write_json
 

@@ -33,9 +33,10 @@ from benchmarks.recording import Recorder, command
 from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods, models
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps
-from petra_core.prediction.simulation import Cost, Link
+from petra_core.prediction.partition import Cost
 from reproduce.grids.plans import bdia as bdia_cells
 from reproduce.grids.plans import forward_gradients as forward_gradient_cells
+from reproduce.modelling.simulation import Link
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, Comparison, Series, read, read_all
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
 from tests.reproduce.records.test_benchmark_records import benchmark as a_race

@@ -31,7 +31,8 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
-from petra_core import BufferedStage, HeadStage, models
+from petra_core import BufferedStage, HeadStage, methods, models
+from petra_core.prediction.partition import Cost
 from reproduce.cells import catalogue, own
 from reproduce.cells.kinds import Cell, CellError, from_dict
 from reproduce.cells.rates import LearningRateSchedule, learning_rate
@@ -46,6 +47,7 @@ from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.grids import recipes
 from reproduce.measures.complexity import measure_complexity
 from reproduce.modelling.formula import evaluate
+from reproduce.modelling.simulation import Link, make_schedule, simulate
 from reproduce.modelling.synchronous_schedules import gpipe, interleaved, one_f_one_b
 from reproduce.models.bdia import BdiaStage, Quantise
 from reproduce.models.invertible_revnet import invertible_revnet

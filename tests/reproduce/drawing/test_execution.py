@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 import pytest
 
 from petra_core import methods
-from petra_core.errors import ScheduleError
 from petra_core.staleness import Action, Kind, lockstep, one_f_one_b
 from reproduce.drawing.__main__ import main
 from reproduce.drawing.execution import execute, lay_out
+from reproduce.drawing.timeline import ScheduleError
 from tests.properties import program
 
 

@@ -5,9 +5,10 @@ from xml.etree import ElementTree
 import pytest
 
 from petra_core import methods
-from petra_core.prediction.simulation import Cost, make_schedule, simulate
-from petra_core.prediction.timeline import Event, Timeline
+from petra_core.prediction.partition import Cost
 from reproduce.drawing.gantt import to_svg
+from reproduce.drawing.timeline import Event, Timeline
+from reproduce.modelling.simulation import make_schedule, simulate
 
 SVG = "{http://www.w3.org/2000/svg}"
 UNIT = Cost(forward=1e-3, backward=2e-3, update=0.5e-3)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from petra_core.prediction.simulation import INSTANT
 from reproduce.cells.kinds import StageCostCell
 from reproduce.exhibits import scale_study, table5
 from reproduce.grids.plans import PLANS
+from reproduce.modelling.simulation import INSTANT
 from reproduce.presentation.content import Figure, Role
 from tests import fake_records, sections
 

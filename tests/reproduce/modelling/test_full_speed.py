@@ -5,9 +5,10 @@ import random
 import pytest
 
 from petra_core import methods
-from petra_core.prediction.simulation import Cost, Link, make_schedule, simulate
+from petra_core.prediction.partition import Cost
 from petra_core.staleness import lockstep, one_f_one_b
 from reproduce.modelling.full_speed import TOLERANCE, hidden_latency, period, smallest_staleness
+from reproduce.modelling.simulation import Link, make_schedule, simulate
 
 LINKS = (Link(), Link(latency=0.4), Link(latency=0.4, bandwidth=30))
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from petra_core import methods
-from petra_core.prediction.simulation import Link, make_schedule, merge_costs, simulate
 from petra_core.staleness import one_f_one_b
 from reproduce.cells.kinds import StageCostCell
 from reproduce.modelling.network import TimedNetwork
+from reproduce.modelling.simulation import Link, make_schedule, merge_costs, simulate
 from reproduce.records import results
 
 RECORDS = Path(__file__).parents[3] / "reports" / "records"

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from petra_core import methods
 from petra_core.prediction.footprint import predict_stages
-from petra_core.prediction.simulation import Cost, Link
+from petra_core.prediction.partition import Cost
 from petra_core.settings import Settings
 from reproduce.cells.kinds import CellError
 from reproduce.commands import partition
@@ -20,6 +20,7 @@ from reproduce.grids.plans import table3
 from reproduce.measures import held_memory, stage_costs
 from reproduce.modelling import network
 from reproduce.modelling.peak_memory import find_peaks
+from reproduce.modelling.simulation import Link
 from tests.reproduce.exhibits.test_table5 import made_up
 
 CELL = dataclasses.replace(

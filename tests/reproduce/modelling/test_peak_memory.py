@@ -7,8 +7,9 @@ from petra_core import methods, models
 from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint
 from petra_core.prediction.memory import footprints, predict
-from petra_core.prediction.simulation import Cost, make_schedule, simulate
+from petra_core.prediction.partition import Cost
 from reproduce.modelling.peak_memory import find_peaks
+from reproduce.modelling.simulation import make_schedule, simulate
 
 UNIT = Cost(forward=1, backward=2, update=0.25)
 

@@ -3,11 +3,12 @@
 import pytest
 
 from petra_core import methods
-from petra_core.prediction.simulation import Cost, Link, make_schedule, simulate
+from petra_core.prediction.partition import Cost
 from petra_core.staleness import lockstep
 from reproduce.modelling import rivals
 from reproduce.modelling.full_speed import period
 from reproduce.modelling.network import TimedNetwork, convert_costs
+from reproduce.modelling.simulation import Link, make_schedule, simulate
 from tests.reproduce.exhibits.test_table5 import cells, made_up
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from petra_core import methods
-from petra_core.prediction.simulation import Cost
+from petra_core.prediction.partition import Cost
 from reproduce.grids.plans.tradeoff import cells
 from reproduce.modelling.network import TimedNetwork
 from reproduce.modelling.strategies import STRATEGIES, Outcome, Strategy, evaluate_best, find_front

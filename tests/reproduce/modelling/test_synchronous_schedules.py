@@ -4,11 +4,12 @@ import pytest
 
 from petra_core import methods
 from petra_core.prediction.footprint import Footprint
-from petra_core.prediction.simulation import Cost, Schedule, simulate
+from petra_core.prediction.partition import Cost
 from reproduce.modelling.peak_memory import find_peaks
+from reproduce.modelling.simulation import Schedule, simulate
 from reproduce.modelling.synchronous_schedules import gpipe, interleaved, one_f_one_b, zero_bubble
-from tests.petra_core.prediction.test_timeline import picture
 from tests.reproduce.modelling.test_peak_memory import of_inputs
+from tests.reproduce.modelling.test_timeline import picture
 
 UNIT = Cost(forward=1, backward=2)
 PICTURES = {

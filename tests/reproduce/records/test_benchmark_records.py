@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from petra_core.prediction.timeline import Event, Timeline
+from reproduce.drawing.timeline import Event, Timeline
 from reproduce.exhibits import benchmarks
 from reproduce.presentation.content import Role
 from reproduce.records.benchmarks import (

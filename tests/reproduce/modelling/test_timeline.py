@@ -5,9 +5,10 @@ import json
 import pytest
 
 from petra_core import methods
-from petra_core.prediction.simulation import Cost, Link, make_schedule, merge_costs, simulate
-from petra_core.prediction.timeline import Event, Timeline
+from petra_core.prediction.partition import Cost
 from petra_core.staleness import lockstep, one_f_one_b
+from reproduce.drawing.timeline import Event, Timeline
+from reproduce.modelling.simulation import Link, make_schedule, merge_costs, simulate
 
 UNIT = Cost(forward=1, backward=2)
 

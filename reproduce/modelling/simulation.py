@@ -13,40 +13,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from petra_core.errors import ScheduleError
 from petra_core.methods import Method
-from petra_core.prediction.timeline import Event, Name, Timeline
+from petra_core.prediction.partition import Cost
 from petra_core.shares import stage_ranges
 from petra_core.staleness import Action, Kind, backward_actions, resolve
+from reproduce.drawing.timeline import Event, Name, ScheduleError, Timeline
 
 Schedule = list[list[Name]]  # by device, in the order of execution
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Seconds and bytes that one stage takes for one micro-batch.
-
-    Attributes:
-        forward: Seconds of a forward that keeps no graph.
-        backward: Seconds of a backward, including the evaluation that reconstructs the graph if the method needs one.
-        update: Seconds of an optimizer step.
-        up: Bytes of the output, which is sent to the stage above.
-        down: Bytes of the message to the stage below: a gradient, and the input if the stage below reconstructs.
-        weights: Bytes of the gradients of the weights, which replicas of the stage exchange at an update.
-
-    """
-
-    forward: float
-    backward: float
-    update: float = 0.0
-    up: int = 0
-    down: int = 0
-    weights: int = 0
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not value >= 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
 
 
 @dataclass(frozen=True)

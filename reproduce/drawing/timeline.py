@@ -1,6 +1,6 @@
 """Timelines: begin and end of each operation on each device, measured or simulated.
 
-`petra_core.prediction.simulation` computes a timeline from costs and links. The events of a run, which an executor can
+`reproduce.modelling.simulation` computes a timeline from costs and links. The events of a run, which an executor can
 record (`petra_core.devices.execution`), make one too. Both can be drawn, exported (`Timeline.chrome_trace`) and
 compared. Times are in seconds.
 """
@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
 
+from petra_core.errors import PetraError
+
 Name = tuple[str, int, int]  # kind, stage, and number of the micro-batch or update
+
+
+class ScheduleError(PetraError):
+    """The error of a schedule that breaks a dependency. The message names the stage and the action."""
 
 
 class Event(NamedTuple):
