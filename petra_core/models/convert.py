@@ -2,13 +2,13 @@
 
 The grouping of blocks into stages is a scheduling decision, so saved weights must not depend on it: the weights of a
 RevNet-18 in ten stages have to load into the same network in three stages, and into plain PyTorch. The stages' state
-dicts depend on the grouping, since a merged stage prefixes the names of its parts. Weights are therefore saved under
-the names of `nn.Sequential` over all unmerged parts, in order.
+dicts depend on the grouping, since a merged stage prefixes the names of its parts. `sequential(stages)` is the plain
+model over all unmerged parts, in order, which shares the stages' weights. Its `state_dict` and `load_state_dict` save
+and load them in any grouping.
 """
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -45,47 +45,6 @@ def from_sequential(model: nn.Sequential, loss: Loss = F.cross_entropy) -> list[
     return [*blocks, last if isinstance(last, Stage) else HeadStage(last, loss)]
 
 
-def stages_state_dict(stages: Sequence[Stage]) -> dict[str, Tensor]:
-    """Return parameters and buffers of the stages under the plain model's names.
-
-    This is `sequential(stages).state_dict()`. As in any state dict, the tensors share the stages' memory.
-    """
-    return dict(sequential(stages).state_dict())
-
-
-def load_stages_state_dict(stages: Sequence[Stage], state: Mapping[str, Tensor]) -> None:
-    """Copy a plain model's state dict into the stages, regardless of the stages that it was saved from.
-
-    If any entry does not fit, nothing is changed.
-
-    Raises:
-        ValueError: If names are missing or unexpected, or a shape differs. The message lists the first few.
-        TypeError: If an entry is not a tensor.
-
-    """
-    tensors = stages_state_dict(stages)
-    problems = [
-        *_list_names("missing", [name for name in tensors if name not in state]),
-        *_list_names("unexpected", [name for name in state if name not in tensors]),
-    ]
-    mismatched = []
-    for name, tensor in state.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"entry {name!r} of the state dict must be a tensor, got {type(tensor).__name__}")
-        if name in tensors and tensor.shape != tensors[name].shape:
-            mismatched.append(f"{name} is {tuple(tensor.shape)} instead of {tuple(tensors[name].shape)}")
-    problems += _list_names("of another shape", mismatched)
-    if problems:
-        raise ValueError(
-            f"the state dict does not fit these stages ({len(tensors)} entries expected, {len(state)} given): "
-            f"{'; '.join(problems)}. Build the stages with the model, depth, width, stem and number of classes "
-            f"of the saved ones"
-        )
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            tensor.copy_(state[name])
-
-
 def renamed_state_dict(state: Mapping[str, Tensor], stages: Sequence[Stage], model: nn.Module) -> dict[str, Tensor]:
     """Return a state of the stages under the names of the plain model that contains their modules.
 
@@ -94,7 +53,7 @@ def renamed_state_dict(state: Mapping[str, Tensor], stages: Sequence[Stage], mod
     program: `model.load_state_dict(renamed_state_dict(pipeline.gather(), stages, model))`.
 
     Args:
-        state: State under the names of `sequential(stages)`, as `Pipeline.gather` and `stages_state_dict` return it.
+        state: State under the names of `sequential(stages)`, as `Pipeline.gather` returns it.
         stages: Stages made of modules of the model.
         model: Plain model.
 

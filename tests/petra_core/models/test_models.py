@@ -1,7 +1,5 @@
 """Test the networks: sizes, structure, forward values against independent code, and weights of the plain model."""
 
-import re
-
 import pytest
 import torch
 import torchvision
@@ -146,7 +144,7 @@ def test_resnet_matches_torchvision(depth):
     stages = models.resnet(depth, num_classes=5, stem="imagenet")
     ours = models.sequential(stages).double()
     # Both register their layers in the order of computation, so the tensors correspond one to one.
-    models.load_stages_state_dict(stages, dict(zip(ours.state_dict(), theirs.state_dict().values(), strict=True)))
+    ours.load_state_dict(dict(zip(ours.state_dict(), theirs.state_dict().values(), strict=True)))
     images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
     torch.testing.assert_close(ours(images), theirs(images), rtol=1e-12, atol=1e-12)
     ours.eval(), theirs.eval()
@@ -191,7 +189,7 @@ def test_grouping_keeps_outputs_and_state_names(sizes):
     stages = small_revnet()
     grouped = models.group(stages, sizes)
     assert [len(stage.parts()) for stage in grouped] == sizes
-    assert list(models.stages_state_dict(grouped)) == list(models.stages_state_dict(stages))
+    assert list(models.sequential(grouped).state_dict()) == list(models.sequential(stages).state_dict())
     images = torch.randn(2, 3, 8, 8)
     plain, merged = nn.Sequential(*stages).eval(), nn.Sequential(*grouped).eval()
     assert torch.equal(plain(images), merged(images))
@@ -203,26 +201,9 @@ def test_weights_transfer_between_groupings(saved, loaded):
     """Weights transfer exactly between groupings through the plain model's state dict."""
     source, target = models.group(small_revnet(0), saved), models.group(small_revnet(1), loaded)
     nn.Sequential(*source)(torch.randn(4, 3, 8, 8))  # changes the running statistics, which are copied too
-    state = models.stages_state_dict(source)
     plain = models.sequential(small_revnet(2))
-    plain.load_state_dict(state)  # stages -> plain model
-    models.load_stages_state_dict(target, plain.state_dict())  # plain model -> stages
+    plain.load_state_dict(models.sequential(source).state_dict())
+    models.sequential(target).load_state_dict(plain.state_dict())
     images = torch.randn(2, 3, 8, 8)
     for result in (plain.eval()(images), nn.Sequential(*target).eval()(images)):
         assert torch.equal(result, nn.Sequential(*source).eval()(images))
-
-
-def test_state_dict_that_does_not_fit_changes_nothing():
-    """A state dict that does not fit raises an error and leaves all weights unchanged."""
-    stages = small_revnet()
-    before = {name: tensor.clone() for name, tensor in models.stages_state_dict(stages).items()}
-    names = list(before)
-    state = {name: tensor + 1 for name, tensor in before.items() if name not in names[:5]}
-    state |= {"9.module.3.weight": torch.zeros(4, 3), "10.module.weight": torch.zeros(1)}
-    message = f"5 missing: {', '.join(names[:3])} and 2 more; 1 unexpected: 10.module.weight; 1 of another shape"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        models.load_stages_state_dict(stages, state)
-    with pytest.raises(TypeError, match=f"'{names[0]}' of the state dict must be a tensor, got list"):
-        models.load_stages_state_dict(stages, before | {names[0]: [1.0]})
-    after = models.stages_state_dict(stages)
-    assert all(torch.equal(after[name], before[name]) for name in names)

@@ -100,7 +100,7 @@ def test_pack_stores_eight_bits_per_byte() -> None:
 def test_evaluation_equals_plain_transformer_up_to_rounding() -> None:
     """In evaluation mode, BDIA equals a plain transformer with the same weights up to quantisation."""
     ours, plain = network(), network(bdia=False, seed=1)
-    models.load_stages_state_dict(plain, models.stages_state_dict(ours))
+    models.sequential(plain).load_state_dict(models.sequential(ours).state_dict())
     assert len(ours) == len(plain) == 5
     x = batches(1)[0][0]
     with torch.no_grad():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.swin_transformer import ShiftedWindowAttention
 
-from petra_core import Stage, models
+from petra_core import Stage
 from petra_core.models import sequential
 from reproduce.models.revmvit import Pooling, PoolingAttention, revmvit
 from reproduce.models.revroberta import IGNORED, VOCABULARY, masked_cross_entropy, revroberta
@@ -31,7 +31,7 @@ def test_split_blocks_keep_weights_and_outputs(family: str) -> None:
     assert pairs == {"RevViT": 3, "RevSwin": 3, "RevMViT": 2, "RevRoBERTa": 3}[family]
     assert len(functions) == len(blocks) + pairs
     assert all(stage.invertible == (len(stage.parts()) == 2) for stage in blocks)
-    assert_bitwise_equal(dict(models.stages_state_dict(functions)), dict(models.stages_state_dict(blocks)))
+    assert_bitwise_equal(dict(sequential(functions).state_dict()), dict(sequential(blocks).state_dict()))
     x = batches(family, 1)[0][0]
     assert_bitwise_equal(sequential(functions)(x), sequential(blocks)(x))
 
