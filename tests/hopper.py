@@ -36,7 +36,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from triton.backends.compiler import GPUTarget
 
 from petra_core import Pipeline, methods, models
-from petra_core.devices.compiled_steps import CompiledSteps
+from petra_core.devices import compiled_steps
 from petra_core.devices.operations import BranchFunction, key_of
 from petra_core.inspection import modules, values
 from petra_core.optimizers import sgd
@@ -239,6 +239,7 @@ def tick(
     values.PendingLosses.look = lambda *_, **__: None
     RandomStream.__enter__ = lambda self: None
     RandomStream.__exit__ = lambda self, *error: None
+    compiled_steps.copy = SimpleNamespace(deepcopy=lambda inputs: inputs)  # fake tensors cannot be copied
     with FakeTensorMode():
         stages = network()
         for module in (module for stage in stages for module in stage.modules()):
@@ -253,7 +254,7 @@ def tick(
         pipeline = Pipeline(
             stages, methods.PETRA, optimizer=optimizer, autocast=autocast, staleness=late, inspect=False
         )  # tensors without values cannot be inspected
-        ticks = CompiledSteps(pipeline, lambda work: work, lambda module, inputs: lambda *given: ())
+        ticks = compiled_steps.CompiledSteps(pipeline, lambda work: work, lambda module, inputs: lambda *given: ())
         while not ticks._calls:
             ticks.step(images, labels)
         return [function for _, function in next(iter(ticks._calls.values()))]

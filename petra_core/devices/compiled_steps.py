@@ -14,9 +14,9 @@ Compiled functions round differently from the plain step: losses agree up to rou
 a step cannot be compiled, the plain step is recorded, as in `captured`, and `uncompiled` contains the reason.
 """
 
+import copy
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -117,7 +117,7 @@ class CompiledSteps(CapturedSteps):
             function = self._compiler(branch.module, branch.inputs)
             # This call compiles the function and loads its kernels, which is not possible during a capture.
             with torch.no_grad():
-                function(*_copies(branch.inputs))
+                function(*copy.deepcopy(branch.inputs))  # copies share memory where the inputs do
             self._compiled[key] = function
         return self._compiled[key]
 
@@ -143,23 +143,6 @@ class CompiledSteps(CapturedSteps):
 def _call(function: Function, branch: BranchFunction) -> None:
     for there, here in zip(branch.outputs, function(*branch.inputs), strict=True):
         there.copy_(here)
-
-
-def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return copies of the tensors. Copies share memory where the tensors do.
-
-    `copy.deepcopy` does the same, except for tensors without memory, with which tests compile for a GPU.
-    """
-    storages: dict[int, Any] = {}
-    copies = []
-    for tensor in tensors:
-        storage: Any = tensor.untyped_storage()
-        if storage._cdata not in storages:
-            storages[storage._cdata] = storage.clone()
-        copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        place = tensor.storage_offset(), tensor.size(), tensor.stride()
-        copies.append(copy.set_(storages[storage._cdata], *place))
-    return copies
 
 
 def _stages_work_alone(pipeline: Pipeline) -> bool:
