@@ -61,15 +61,10 @@ def sgd(
         TypeError: If an argument has the wrong type.
 
     """
-    check_number("learning_rate", learning_rate)
     check_number("momentum", momentum, below=1.0)
-    check_number("weight_decay", weight_decay)
     if nesterov and momentum == 0:
         raise ValueError("Nesterov's method needs a momentum above 0, got 0; set nesterov=False for plain SGD")
-    # A partial and not a closure, because spawned processes receive it pickled.
-    return functools.partial(
-        _make, kind="SGD", lr=learning_rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
-    )
+    return _factory("SGD", learning_rate, weight_decay, momentum=momentum, nesterov=nesterov)
 
 
 def adamw(
@@ -85,10 +80,8 @@ def adamw(
         TypeError: If an argument has the wrong type.
 
     """
-    check_number("learning_rate", learning_rate)
     betas = check_number("beta1", beta1, below=1.0), check_number("beta2", beta2, below=1.0)
-    check_number("weight_decay", weight_decay)
-    return functools.partial(_make, kind="AdamW", lr=learning_rate, betas=betas, weight_decay=weight_decay)
+    return _factory("AdamW", learning_rate, weight_decay, betas=betas)
 
 
 def nadam(
@@ -109,18 +102,10 @@ def nadam(
         TypeError: If an argument has the wrong type.
 
     """
-    check_number("learning_rate", learning_rate)
     betas = check_number("beta1", beta1, below=1.0), check_number("beta2", beta2, below=1.0)
-    check_number("momentum_decay", momentum_decay)
-    check_number("weight_decay", weight_decay)
-    return functools.partial(
-        _make,
-        kind="NAdam",
-        lr=learning_rate,
-        betas=betas,
-        momentum_decay=momentum_decay,
-        decoupled_weight_decay=True,
-        weight_decay=weight_decay,
+    decay = check_number("momentum_decay", momentum_decay)
+    return _factory(
+        "NAdam", learning_rate, weight_decay, betas=betas, momentum_decay=decay, decoupled_weight_decay=True
     )
 
 
@@ -167,6 +152,12 @@ def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float, ratios: S
         elif getattr(rate, "written", None) != (new, rate._version):
             rate.fill_(new)
             setattr(rate, "written", (new, rate._version))  # noqa: B010  # Tensor does not declare it
+
+
+def _factory(kind: str, learning_rate: float, weight_decay: float, **settings: Any) -> OptimizerFactory:
+    """Return a factory of a class of torch.optim. It is not a closure, because spawned processes receive it pickled."""
+    rate, decay = check_number("learning_rate", learning_rate), check_number("weight_decay", weight_decay)
+    return functools.partial(_make, kind=kind, lr=rate, weight_decay=decay, **settings)
 
 
 def _make(
