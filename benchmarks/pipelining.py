@@ -38,6 +38,7 @@ from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.prediction.measuring import StageAlone, feeds
 from petra_core.prediction.partition import find_partition
+from petra_core.settings import Settings
 from petra_core.tape import as_streams, as_value
 from reproduce.records.benchmarks import Benchmark, Comparison
 
@@ -300,7 +301,7 @@ def best_cut(setting: PipeliningSetting, method: Method) -> Cut:
     seconds = []
     for index, (stage, feed) in enumerate(zip(stages, feeds(stages, method, images, labels), strict=True)):
         waiting = min(method.staleness(index, len(stages)), 1)
-        stage_alone = StageAlone(stage, index, method, feed, waiting=waiting, optimizer=sgd)
+        stage_alone = StageAlone(stage, index, Settings(method=method, seed=0), feed, waiting=waiting, optimizer=sgd)
         turns = [stage_alone.turn() for _ in range(TURNS + 1)][1:]
         seconds.append(statistics.median(turn.forward + turn.backward for turn in turns))
     return find_partition(seconds, PROCESSES).sizes

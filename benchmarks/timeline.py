@@ -33,6 +33,7 @@ from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.prediction.measuring import StageAlone, TurnSeconds, feeds
 from petra_core.prediction.partition import Cost
+from petra_core.settings import Settings
 from reproduce.distributed.tracing import gather_events, make_timeline, tracing
 from reproduce.drawing.timeline import Event, Timeline
 from reproduce.modelling.simulation import Link, make_schedule, simulate
@@ -96,7 +97,7 @@ def _stages_alone(
         StageAlone(
             stages[index],
             index,
-            method,
+            Settings(method=method, seed=0),
             arriving[index],
             waiting=min(method.staleness(index, len(stages)), 1),
             optimizer=sgd,

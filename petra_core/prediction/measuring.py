@@ -101,12 +101,10 @@ class StageAlone:
     Args:
         stage: The stage.
         index: Index of the stage.
-        method: Training method.
+        settings: Settings of the pipeline.
         feed: Tensors that the neighbours send.
         waiting: Number of micro-batches between forward and backward in the steady state, 0 for the head.
-        accumulation: Number of backwards per update, k.
         optimizer: Factory of the optimizer.
-        autocast: Dtype of automatic mixed precision, or None.
 
     Attributes:
         worker: The engine's worker.
@@ -119,23 +117,16 @@ class StageAlone:
         self,
         stage: Stage,
         index: int,
-        method: Method,
+        settings: Settings,
         feed: Feed,
         *,
         waiting: int,
-        accumulation: int = 1,
         optimizer: OptimizerFactory | None = None,
-        autocast: torch.dtype | None = None,
     ) -> None:
-        self.worker = Worker(
-            *(stage, index, devices_of([stage])[0]),
-            Settings(method=method, accumulation=accumulation, seed=0, autocast=autocast),
-            optimizer,
-            return_input=feed.return_input,
-        )
+        [device] = devices_of([stage])
+        self.worker = Worker(stage, index, device, settings, optimizer, return_input=feed.return_input)
         self.bytes_up = self.bytes_down = 0
-        self._feed = feed
-        self._accumulation = accumulation
+        self._feed, self._accumulation = feed, settings.accumulation
         self._forwards = self._backwards = 0
         self._sent: deque[Message] = deque()  # sent upwards; the stage above holds them until it returns them
         self._gradients: Streams = ()  # from above, the same for all micro-batches
@@ -234,7 +225,7 @@ def time_stages(
         ValueError: If k or the repetitions are below 1, or the method overlaps stages.
 
     """
-    check_int("accumulation", accumulation, 1)
+    settings = Settings(method=method, accumulation=accumulation, seed=0, autocast=autocast)
     check_int("repetitions", repetitions, 1)
     if method.overlapped:
         raise ValueError(
@@ -250,13 +241,7 @@ def time_stages(
         with torch.random.fork_rng(devices=cuda):
             # At most k waiting micro-batches are needed for forward and backward to use different weights.
             waiting = min(method.staleness(index, len(stages)), accumulation)
-            alone = StageAlone(
-                *(copy.deepcopy(stage), index, method, feed),
-                waiting=waiting,
-                accumulation=accumulation,
-                optimizer=optimizer,
-                autocast=autocast,
-            )
+            alone = StageAlone(copy.deepcopy(stage), index, settings, feed, waiting=waiting, optimizer=optimizer)
             for _ in range(max(WARM_UP, accumulation)):
                 alone.turn()
             turns = [alone.turn() for _ in range(max(repetitions, accumulation))]  # only every k-th turn has an update

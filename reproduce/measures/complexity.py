@@ -29,6 +29,7 @@ from petra_core.ledger import MemoryReport
 from petra_core.methods import Method
 from petra_core.prediction.measuring import Feed, StageAlone, feeds
 from petra_core.prediction.memory import predict
+from petra_core.settings import Settings
 from petra_core.stages import Stage
 from petra_core.tape import as_value
 from reproduce.cells.kinds import Cell, ComplexityCell
@@ -106,7 +107,8 @@ def _stage_alone(cell: ComplexityCell, method: Method, stage: Stage, feed: Feed,
     """Return the first inner stage of `count` stages, filled until all its stashed weight versions differ."""
     waiting = method.staleness(FIRST_INNER, count)
     k = cell.accumulation
-    alone = StageAlone(stage, FIRST_INNER, method, feed, waiting=waiting, accumulation=k, optimizer=SGD)
+    settings = Settings(method=method, accumulation=k, seed=0)
+    alone = StageAlone(stage, FIRST_INNER, settings, feed, waiting=waiting, optimizer=SGD)
     for _ in range(-(-(waiting + 1) // k) * k):  # a multiple of k, so that it ends with an update
         alone.turn()
     return alone

@@ -6,6 +6,7 @@ import torch
 from petra_core import Pipeline, methods, models
 from petra_core.methods import Method
 from petra_core.prediction.measuring import StageAlone, TurnSeconds, feeds
+from petra_core.settings import Settings
 from petra_core.stages import Stage
 from tests import toys
 
@@ -20,7 +21,8 @@ def network() -> list[Stage]:
 def alone(stages: list[Stage], index: int, method: Method, *, waiting: int = 1, k: int = 1) -> StageAlone:
     x, y = torch.randn(2, 3, 8, 8), torch.randint(10, (2,))
     feed = feeds(stages, method, x, y)[index]
-    return StageAlone(stages[index], index, method, feed, waiting=waiting, accumulation=k, optimizer=toys.sgd)
+    settings = Settings(method=method, accumulation=k, seed=0)
+    return StageAlone(stages[index], index, settings, feed, waiting=waiting, optimizer=toys.sgd)
 
 
 @pytest.mark.parametrize(
