@@ -11,7 +11,6 @@ draw from torch's global generators, in the order of plain training.
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
 
 import numpy as np
 import torch
@@ -133,9 +132,7 @@ class RandomStream:
         if self.state is not None:
             restore(self.state, self._device)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if not self.active:
             self.drawn = None
             return
