@@ -47,13 +47,9 @@ from petra_core.targets import Target, flatten
 from petra_core.update_rule import UpdateRule
 from petra_core.worker import AfterBackward, BeforeUpdate, Worker, devices_of
 
-BROKEN_STEP = (
-    "an exception broke off a step of this pipeline, so its stages no longer fit together; load a checkpoint, into "
-    "this pipeline or a new one"
-)
-BROKEN_STATE = (
-    "loading a state into this pipeline failed, so it has half of that state; load a state that fits, into this "
-    "pipeline or a new one"
+BROKEN = (
+    "an exception broke off a step of this pipeline or the loading of a state, so its stages no longer fit together; "
+    "load a checkpoint, into this pipeline or a new one"
 )
 
 
@@ -175,7 +171,7 @@ class Pipeline:
         self._loss: Tensor | None = None  # of the head's last forward in the current step
         self._losses = PendingLosses(self.workers)
         self._recordings: list[list[tuple[int, Action]]] = []
-        self._broken = ""  # why no step can follow; empty if one can
+        self._broken = False  # whether no step can follow
         self._learning_rate: float | None = None  # the last rate that was set for stage 0
         self._deferred: Callable[[], None] | None = None  # updates the state of the workers after repeated steps
 
@@ -279,7 +275,7 @@ class Pipeline:
         self.channel.check_step(self.micro_batches, streams, target, self._learning_rate)
         self.shapes = check_shapes(self.shapes, self.micro_batches, (*streams, *goals))
         self._catch_up()
-        self._broken = BROKEN_STEP  # an interrupt would leave half of the micro-batch
+        self._broken = True  # an interrupt would leave half of the micro-batch
         number = self.micro_batches
         self.micro_batches += 1
         first, last = self.workers[0], self.workers[-1]
@@ -289,7 +285,7 @@ class Pipeline:
             last.receive_target(keys, Message(number, tuple(goal.detach().clone() for goal in goals)))
         self._loss = None
         self._work(self._limits())
-        self._broken = ""
+        self._broken = False
         return self._loss
 
     def drain(self) -> None:
@@ -305,11 +301,11 @@ class Pipeline:
         """
         self._refuse_after_broken_step()
         self._catch_up()
-        self._broken = BROKEN_STEP
+        self._broken = True
         self._work([self.micro_batches + self.staleness[0]] * len(self.workers))
         self.drained = self.micro_batches
         self._done = [self.micro_batches] * len(self.workers)
-        self._broken = ""
+        self._broken = False
         self._look_at_losses()
         self.channel.wait_all()
         self.shapes = None
@@ -438,7 +434,7 @@ class Pipeline:
 
         """
         self._refuse_after_broken_step()
-        self._broken = BROKEN_STEP
+        self._broken = True
         work()
         self.micro_batches += 1
         limits = self._limits()
@@ -447,7 +443,7 @@ class Pipeline:
             turns = (turn for step in steps for turn in self._turns(step, limits))
             recording.extend((worker.index, action) for turn in turns for worker, action in turn)
         self._done, self._deferred = limits, snapshot
-        self._broken = ""
+        self._broken = False
 
     def note_loss(self, loss: Tensor) -> None:
         """Check the loss of the last step, as `step` does except in `without_host_reads`.
@@ -459,9 +455,9 @@ class Pipeline:
             NonFiniteError: If a loss is infinite or NaN. On a GPU it may be detected some steps later.
 
         """
-        self._broken = BROKEN_STEP  # so that no step can follow an error
+        self._broken = True  # so that no step can follow an error
         self._losses.add(self.micro_batches - 1 - self.lags[-1], loss, in_forward=False)
-        self._broken = ""
+        self._broken = False
 
     def memory(self) -> MemoryReport:
         """Return the bytes that each stage of this process holds, by kind: current and peak."""
@@ -552,7 +548,7 @@ class Pipeline:
             )
         state = copy_tree(state)
         self._deferred = None  # it belongs to the state that is replaced
-        self._broken = BROKEN_STATE
+        self._broken = True
         self._collect_all()  # messages that are still arriving belong to the old state
         for worker in self.workers:
             try:
@@ -564,10 +560,10 @@ class Pipeline:
         self.micro_batches, self.drained = state["micro_batches"], state["drained"]
         self._done = [self.micro_batches - steps for steps in state["behind"] or [0] * len(self._own_stages)]
         self.shapes = state["shapes"]
-        self._losses.clear()
+        self._losses = PendingLosses(self.workers)
         if state["random"] is not None:
             restore_all(state["random"], (worker.device for worker in self.workers))
-        self._broken = ""
+        self._broken = False
 
     def _limits(self) -> list[int]:
         """Return the number of steps that each stage of this process has done when `step` returns."""
@@ -711,7 +707,7 @@ class Pipeline:
             NonFiniteError: If a loss is infinite or NaN.
 
         """
-        before, self._broken = self._broken, self._broken or BROKEN_STEP  # so that no step can follow an error
+        before, self._broken = self._broken, True  # so that no step can follow an error
         self._losses.look()
         self._broken = before
 
@@ -727,4 +723,4 @@ class Pipeline:
 
     def _refuse_after_broken_step(self) -> None:
         if self._broken:
-            raise RuntimeError(self._broken)
+            raise RuntimeError(BROKEN)

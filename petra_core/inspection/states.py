@@ -33,13 +33,11 @@ def check_state(state: Any, settings: Settings, *, stages: int, own_stages: rang
     """
     if not isinstance(state, Mapping) or "format" not in state:
         raise CheckpointError("this is not the state of a pipeline: it has no 'format' entry")
-    if state["format"] == 1:
-        raise CheckpointError(
-            "the state has format 1, which was saved between two ticks of a clock that later versions do not have; "
-            "finish the run with the version that began it, or restart it from the beginning"
-        )
     if state["format"] != STATE_FORMAT:
-        raise CheckpointError(f"the state has format {state['format']!r}, this version reads {STATE_FORMAT!r}")
+        raise CheckpointError(
+            f"the state has format {state['format']!r}, this version reads {STATE_FORMAT!r}; finish the run with the "
+            f"version that began it, or restart it from the beginning"
+        )
     if absent := {"workers", "random"} - state.keys():
         raise CheckpointError(f"this is not the state of a pipeline: it has no {min(absent)!r} entry")
     if len(state["workers"]) != stages:

@@ -31,9 +31,10 @@ def check_shapes(first: Shapes, micro_batch: int, tensors: Sequence[Tensor]) -> 
 
 # Losses and weights that are not finite
 
-#: Number of losses that are checked together on a GPU, about one epoch of CIFAR. Reading a loss synchronises host and
-#: device, and leaves the device idle until the host has launched the next step.
-LOOKED_AT_TOGETHER = 1024
+#: Number of losses that are checked together, by type of device; 1 for other types. On a GPU it is about one epoch of
+#: CIFAR: reading a loss synchronises host and device, and leaves the device idle until the host has launched the next
+#: step.
+LOOKED_AT_TOGETHER = {"cuda": 1024}
 
 DATA = "values that are not finite, an empty batch, or only targets that the loss ignores)"
 REMEDY = "lower the learning rate, lengthen its warm-up or raise k, and resume from an earlier checkpoint"
@@ -104,11 +105,6 @@ def _first_set(flags: Mapping[str, Tensor]) -> str:
     return next(name for name, flag in flags.items() if flag)
 
 
-def group_size(device: torch.device) -> int:
-    """Return the number of losses that are checked together on a device."""
-    return LOOKED_AT_TOGETHER if device.type == "cuda" else 1
-
-
 class PendingLosses:
     """Losses that have not been checked yet.
 
@@ -134,7 +130,7 @@ class PendingLosses:
 
         """
         self._waiting.append((micro_batch, loss))
-        if len(self._waiting) >= group_size(loss.device):
+        if len(self._waiting) >= LOOKED_AT_TOGETHER.get(loss.device.type, 1):
             self.look(current=micro_batch if in_forward else None)
 
     def look(self, *, current: int | None = None) -> None:
@@ -188,7 +184,3 @@ class PendingLosses:
             micro_batch=micro_batch,
             stage=stage,
         )
-
-    def clear(self) -> None:
-        """Discard the pending losses."""
-        self._waiting.clear()

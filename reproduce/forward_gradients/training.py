@@ -531,7 +531,7 @@ class ForwardGradients:
         self.micro_batches, self._shapes = state["micro_batches"], state["shapes"]
         sums, self._summed = state["cosines"]
         self._cosine_sums = sums.to(self.device)
-        self._losses.clear()
+        self._losses = _Losses(())
 
 
 class _Losses(PendingLosses):

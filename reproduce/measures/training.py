@@ -340,7 +340,7 @@ class Trainer:
 
     def _count(self, loss: torch.Tensor) -> None:
         self._unread.append(loss)
-        if len(self._unread) == LOOKED_AT_TOGETHER:
+        if len(self._unread) == LOOKED_AT_TOGETHER["cuda"]:
             self._read_losses()
 
     def _read_losses(self) -> None:

@@ -458,8 +458,7 @@ def test_refused_pipeline_has_a_loss_in_each_step() -> None:
 
 def test_losses_stay_and_non_finite_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU the host reads losses in groups; this test does the same on the CPU."""
-    monkeypatch.setattr(values, "group_size", lambda device: 8)
-    monkeypatch.setattr(values, "LOOKED_AT_TOGETHER", 8)
+    monkeypatch.setitem(values.LOOKED_AT_TOGETHER, "cpu", 8)
     pipeline, plain = made(3, methods.PETRA, 1), staggered(made(3, methods.PETRA, 1))
     data = toys.batches(2 * MANY)
     ticks = CapturedSteps(pipeline, SharedMemoryRecorder())
