@@ -10,13 +10,13 @@ import errno
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import IO, Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from petra_core.errors import CheckpointError
 from petra_core.files import replacing
@@ -81,10 +81,4 @@ def load(source: str | os.PathLike[str] | IO[bytes], name: str = "") -> Any:
 
 def copy_tree(tree: Any, device: torch.device | str = "cpu") -> Any:
     """Copy nested containers. Every tensor is copied to `device` and detached."""
-    if isinstance(tree, Tensor):
-        return tree.detach().to(device, copy=True)
-    if isinstance(tree, Mapping):
-        return {key: copy_tree(value, device) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(copy_tree(value, device) for value in tree)
-    return tree
+    return tree_map(lambda leaf: leaf.detach().to(device, copy=True) if isinstance(leaf, Tensor) else leaf, tree)
