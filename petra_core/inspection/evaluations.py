@@ -37,11 +37,9 @@ The inspection does not detect:
 
 import contextlib
 import functools
-import gc
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -54,7 +52,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from petra_core.errors import Finding, StageError
 from petra_core.inspection.ownership import storage_reference
-from petra_core.stages import HeadStage, ReversibleStage, Stage
+from petra_core.stages import ReversibleStage, Stage
 from petra_core.tape import Streams, Tape, combine_streams
 from petra_core.weights import BlockWeights, StageWeights
 
@@ -70,7 +68,6 @@ TOLERANCE_AUTOCAST = 2.0**-5
 #: Allowed relative difference of an output at a reconstructed input, which has rounding errors of all stages above.
 RECONSTRUCTED = {torch.float64: 1e-6, torch.float32: 2e-2}
 RECONSTRUCTED_ROUGHLY = 0.3  # in mixed precision
-SEARCHED = 10**4  # number of objects among which the owner of an unregistered parameter is searched
 FAR = 10**6  # number of evaluations by which a counter is advanced
 
 _PLAIN = (int, float, complex, bool, str, type(None))
@@ -416,10 +413,9 @@ class BlockInspection:
                 f"use each parameter in one stage",
             )
         else:
-            place = _place_of(leaf, self._stage) or "a closure or a global variable"
             self._report(
                 f"depends on a tensor of shape {tuple(leaf.shape)} that requires a gradient and is not among its "
-                f"parameters ({place}), so it would never be trained",
+                f"parameters ({_place_of(leaf, self._stage)}), so it would never be trained",
                 "register it: as an nn.Parameter or nn.Module attribute, in an nn.ModuleList or nn.ParameterList, or "
                 "make the loss an nn.Module that has it; or detach() it",
             )
@@ -603,32 +599,21 @@ def _leaves(roots: Sequence[Node]) -> list[Tensor]:
     return [variable for variable in variables if isinstance(variable, Tensor)]
 
 
-def _place_of(leaf: Tensor, stage: Stage) -> str | None:
-    """Describe the attribute or the loss that references a tensor which is not a parameter; None if none does."""
-    places: list[tuple[str, Any]] = [
-        (f"attribute {key} of {name or type(module).__name__}", value)
+def _place_of(leaf: Tensor, stage: Stage) -> str:
+    """Describe the attribute that contains a tensor which is not a parameter."""
+    places = (
+        f"attribute {key} of {name or type(module).__name__}"
         for name, module in stage.named_modules()
         for key, value in vars(module).items()
-        if key not in ("_parameters", "_buffers", "_modules")
-    ]
-    if isinstance(stage, HeadStage):
-        places.append(("the loss", stage.loss))
-    return next((place for place, value in places if _holds(value, leaf)), None)
+        if key not in ("_parameters", "_buffers", "_modules") and _contains(value, leaf)
+    )
+    return next(places, "a closure, a global variable or another object")
 
 
-def _holds(value: Any, leaf: Tensor) -> bool:
-    """Return whether an object refers to a tensor, directly or through other objects."""
-    seen: set[int] = set()
-    stack = [value]
-    while stack and len(seen) < SEARCHED:
-        item = stack.pop()
-        if item is leaf:
-            return True
-        if id(item) in seen or isinstance(item, Tensor | type | ModuleType):
-            continue
-        seen.add(id(item))
-        if isinstance(item, FunctionType):  # without its global variables
-            stack += [cell.cell_contents for cell in item.__closure__ or ()]
-        else:
-            stack += gc.get_referents(item)
-    return False
+def _contains(value: Any, leaf: Tensor) -> bool:
+    """Return whether a value, or a container or module in it, contains a tensor."""
+    if isinstance(value, nn.Module):
+        value = list(value.parameters())
+    if isinstance(value, dict):
+        value = list(value.values())
+    return value is leaf or (isinstance(value, list | tuple) and any(_contains(item, leaf) for item in value))
