@@ -7,11 +7,10 @@ the compiled code.
 
 Compiled functions round differently. They are compiled at the first evaluation of each kind (forward, reconstructed
 graph, evaluation mode), which takes a minute or more for a network. Modules and their state dicts are not changed. Each
-batch shape is compiled separately, so run short evaluations within `uncompiled`.
+batch shape is compiled separately, so run short evaluations within `torch.compiler.set_stance("force_eager")`.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -47,13 +46,6 @@ def compile_functions(stages: Sequence[Stage], *, backend: str = "inductor") -> 
         # nn.Sequential, because it begins in a frame of torch. A copy of the module is not compiled.
         compiled = torch.compile(_calling(function), backend=backend, dynamic=False, **options)
         function._compiled_call_impl = compiled
-
-
-@contextlib.contextmanager
-def disable_compilation() -> Iterator[None]:
-    """Run compiled functions as plain modules inside the context, and compile nothing."""
-    with torch.compiler.set_stance("force_eager"):
-        yield
 
 
 def _calling(function: nn.Module) -> Callable[..., Any]:

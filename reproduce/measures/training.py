@@ -388,7 +388,9 @@ class Trainer:
         classes = 1 if self._network else -1  # a user's network has the layout of cross-entropy
         stop = False
         eager = (
-            compiled.disable_compilation() if self._context.options.compiled == MODULES else contextlib.nullcontext()
+            torch.compiler.set_stance("force_eager")
+            if self._context.options.compiled == MODULES
+            else contextlib.nullcontext()
         )
         model = sequential(self.pipeline.stages)
         with self._replicas.average_statistics(model), eager:

@@ -64,14 +64,14 @@ def test_deepcopy_of_compiled_function_runs_on_meta_device() -> None:
     assert first.device.type == "meta"
 
 
-def test_uncompiled_evaluates_without_compiler() -> None:
-    """Inside `uncompiled`, evaluation compiles nothing and equals an eager evaluation bitwise."""
+def test_compiled_stages_evaluate_without_compiler() -> None:
+    """With torch's eager stance, evaluation compiles nothing and equals an eager evaluation bitwise."""
     compiled_pipeline, _ = trained(methods.PETRA, "aot_eager")
     plain, _ = trained(methods.PETRA, None)
     plain.model.load_state_dict(compiled_pipeline.model.state_dict())
     counters.clear()
     [(images, _)] = toys.batches(1)
-    with compiled.disable_compilation():
+    with torch.compiler.set_stance("force_eager"):
         logits = compiled_pipeline.evaluate(images)
     assert not counters["stats"], "nothing is compiled"
     assert torch.equal(logits, plain.evaluate(images))
