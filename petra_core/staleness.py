@@ -156,15 +156,3 @@ def backward_actions(method: Method, number: int, accumulation: int, *, head: bo
     yield Action(Kind.BACKWARD, number)
     if (number + 1) % accumulation == 0:
         yield Action(Kind.UPDATE, number // accumulation)
-
-
-def format_actions(actions: Sequence[tuple[int, Action]]) -> str:
-    """Format executed actions as text with one line per stage, as in the docstring of the module.
-
-    Args:
-        actions: Pairs of a stage and an action, in the order of execution.
-
-    """
-    stages = range(1 + max((stage for stage, _ in actions), default=-1))
-    lines = [" ".join(str(action) for index, action in actions if index == stage) for stage in stages]
-    return "\n".join(f"stage {stage} | {line}" for stage, line in enumerate(lines))

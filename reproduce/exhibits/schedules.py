@@ -9,7 +9,6 @@ from functools import cache
 
 from petra_core import methods
 from petra_core.methods import Method
-from petra_core.staleness import format_actions
 from reproduce.drawing.gantt import to_svg
 from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare
 from reproduce.presentation.content import Figure
@@ -37,7 +36,11 @@ def whole(_: Frames) -> Iterator[Shown]:
 @cache
 def drawn(method: Method, accumulation: int) -> Figure:
     """Draw the schedule of a method. It does not depend on records, so each process draws it only once."""
-    from reproduce.drawing.execution import execute, lay_out  # imports torch, which only some exhibits need
+    from reproduce.drawing.execution import (  # imports torch, which only some exhibits need
+        execute,
+        format_actions,
+        lay_out,
+    )
 
     entered = MICRO_BATCHES[method.pipelined]
     actions = execute(method, STAGES, entered, accumulation)

@@ -4,7 +4,7 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
-from petra_core.staleness import Action, Kind, format_actions, lockstep, one_f_one_b
+from petra_core.staleness import lockstep, one_f_one_b
 from tests.properties import program
 
 LOCKSTEP = (
@@ -37,9 +37,3 @@ def test_program_updates_after_every_kth_backward() -> None:
     actions = [str(action) for action in program(methods.DELAYED_GRADIENTS, (2, 0), 0, 5, accumulation=2)]
     assert actions == ["F0", "F1", "F2", "B0", "F3", "B1", "U0", "F4", "B2", "B3", "U1", "B4"]
     assert list(program(methods.PETRA, (2, 0), 0, 0)) == []
-
-
-def test_written_gives_one_line_per_stage() -> None:
-    executed = [(0, Action(Kind.FORWARD, 0)), (1, Action(Kind.FORWARD, 0)), (1, Action(Kind.BACKWARD, 0))]
-    assert format_actions(executed) == "stage 0 | F0\nstage 1 | F0 B0"
-    assert format_actions([]) == ""
