@@ -43,6 +43,7 @@ current weights to invert, and with the stashed weights for the graph.
 import difflib
 import enum
 from dataclasses import dataclass
+from typing import get_type_hints
 
 
 class Inputs(enum.Enum):
@@ -93,16 +94,12 @@ class Method:
     double_buffered: bool = False
 
     def __post_init__(self) -> None:
-        kinds: dict[str, tuple[type, str]] = {
-            **dict.fromkeys(("name", "title"), (str, "a str")),
-            "inputs": (Inputs, "one of " + ", ".join(map(str, Inputs))),
-            "weights": (Weights, "one of " + ", ".join(map(str, Weights))),
-            **dict.fromkeys(("pipelined", "overlapped", "double_buffered"), (bool, "True or False")),
-        }
-        for field, (kind, expected) in kinds.items():
-            value = getattr(self, field)
+        expected = {str: "a str", bool: "True or False"}
+        for name, kind in get_type_hints(Method).items():
+            value = getattr(self, name)
             if not isinstance(value, kind):
-                raise TypeError(f"{field} of a method must be {expected}, got {value!r}")
+                wanted = expected.get(kind) or "one of " + ", ".join(map(str, kind))
+                raise TypeError(f"{name} of a method must be {wanted}, got {value!r}")
         if not self.name.strip():
             raise ValueError(
                 f"name of a method must not be empty, got {self.name!r}; give an identifier such as 'MINE'"
