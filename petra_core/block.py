@@ -31,6 +31,7 @@ from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.staleness import Kind
 from petra_core.tape import (
+    Gradients,
     Streams,
     Tape,
     as_streams,
@@ -337,9 +338,7 @@ class Block:
         self.weights.release(entry.version, entry.weights, (other.version for other in self._memory))
         return inputs, grad_inputs
 
-    def _differentiate(
-        self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool
-    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+    def _differentiate(self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool) -> Gradients:
         """Differentiate an entry's graph, with the weights and buffers with which it was recorded in their places."""
         assert entry.tape is not None
         leaves = self.parameters if entry.weights is None else list(entry.weights.values())
@@ -350,9 +349,7 @@ class Block:
         ):
             return entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
 
-    def _differentiate_with_care(
-        self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool
-    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+    def _differentiate_with_care(self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool) -> Gradients:
         """Differentiate a graph whose backward evaluates the function again, or may do so.
 
         Such an evaluation draws from the stage's random stream and does not change buffers. It may call `backward` (as

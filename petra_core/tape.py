@@ -19,11 +19,14 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 Streams = tuple[Tensor, ...]
 Value = Tensor | Streams
+#: Gradients with respect to the streams of an input, unless they are not wanted, and with respect to parameters.
+Gradients = tuple[Streams | None, tuple[Tensor | None, ...]]
+Operator = Callable[..., Tensor]  # torch.add or torch.sub
 #: Function that adds or subtracts two streams. The name identifies the result within a stage.
-Combine = Callable[[str, Callable[..., Tensor], Tensor, Tensor], Tensor]
+Combine = Callable[[str, Operator, Tensor, Tensor], Tensor]
 
 
-def combine_streams(name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor) -> Tensor:
+def combine_streams(name: str, operation: Operator, left: Tensor, right: Tensor) -> Tensor:
     """Return the result of the operation in new memory."""
     del name
     return operation(left, right)
@@ -110,13 +113,11 @@ class Tape(abc.ABC):
         self.inputs, self.outputs = None, ()
 
     @abc.abstractmethod
-    def gradients(
-        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
-    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+    def gradients(self, grads: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True) -> Gradients:
         """Differentiate and free the graph.
 
         Args:
-            grad_outputs: Gradient of the loss with respect to each output stream, with the shapes of the output.
+            grads: Gradient of the loss with respect to each output stream, with the shapes of the output.
             parameters: Leaves of the graph to differentiate with respect to.
             input_gradient: Whether to compute the gradient of the input. The first stage does not need it.
 
@@ -165,12 +166,10 @@ class ModuleTape(Tape):
     def roots(self) -> list[Node]:
         return [end.edge.node for end in self._ends if end is not None]
 
-    def gradients(
-        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
-    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
+    def gradients(self, grads: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True) -> Gradients:
         leaves = [leaf for leaf in self.leaves if leaf.requires_grad] if input_gradient else []
         wanted = [*leaves, *parameters]
-        reached = [(end, grad) for end, grad in zip(self._ends, grad_outputs, strict=True) if end is not None]
+        reached = [(end, grad) for end, grad in zip(self._ends, grads, strict=True) if end is not None]
         gradients: tuple[Tensor | None, ...] = (None,) * len(wanted)
         if wanted and reached:
             # Under autocast a result may be narrower than the incoming gradient. Plain autograd casts it in this way.
@@ -197,10 +196,8 @@ class CouplingTape(ModuleTape):
     def __init__(self, leaves: Streams, residual: Tensor, combine: Combine) -> None:
         self.leaves, self._ends, self._combine = leaves, [_end(residual)], combine
 
-    def gradients(
-        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
-    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
-        grad_y, grad_y_tilde, *passed = grad_outputs
+    def gradients(self, grads: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True) -> Gradients:
+        grad_y, grad_y_tilde, *passed = grads
         gradients, grad_parameters = super().gradients((grad_y,), parameters, input_gradient=input_gradient)
         if gradients is None:
             return None, grad_parameters

@@ -52,7 +52,7 @@ from petra_core.messages import Channel
 from petra_core.pipeline import Pipeline
 from petra_core.stages import ReversibleStage
 from petra_core.staleness import Action, Kind, forward_lags
-from petra_core.tape import Streams, Value, as_streams, combine_streams
+from petra_core.tape import Operator, Streams, Value, as_streams, combine_streams
 from petra_core.targets import Target, convert_tensors, flatten
 from petra_core.worker import Worker
 
@@ -289,9 +289,7 @@ class CapturedSteps:
             for _, stage in combining:
                 stage.combine = combine_streams
 
-    def _combine(
-        self, worker: Worker, name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor
-    ) -> Tensor:
+    def _combine(self, worker: Worker, name: str, operation: Operator, left: Tensor, right: Tensor) -> Tensor:
         """Compute a sum of a worker's coupling, directly into its static buffer if the result will be sent."""
         if name == "input" and not worker.return_input:
             return combine_streams(name, operation, left, right)

@@ -26,13 +26,13 @@ memory: 1.7 GB of static buffers, compared with 1.0 GB for one place per tensor 
 """
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor
 
 from petra_core.ledger import storage_of
-from petra_core.tape import Streams
+from petra_core.tape import Operator, Streams
 
 PLACES = 4  # places of a message, which is read in one step, and in two more if a stage passes it on
 RECORDINGS = 12  # minimum; with fewer recordings and places, long-lived tensors would be copied more often
@@ -95,9 +95,7 @@ class StaticBuffers:
         """Return the tensor in a static buffer with one place. Copy it if it is not there yet."""
         return tensor if self._buffers.get(key) is tensor else self._copy_to_buffer(key, tensor, self.step + 1)
 
-    def combine(
-        self, key: Hashable, name: str, operation: Callable[..., Tensor], left: Tensor, right: Tensor
-    ) -> Tensor:
+    def combine(self, key: Hashable, name: str, operation: Operator, left: Tensor, right: Tensor) -> Tensor:
         """Compute an operation into its buffer with `out=`. `key` is the stage (see `petra_core.tape.Combine`)."""
         place = (key, name, self.step % PLACES)
         buffer = self._buffers.get(place)

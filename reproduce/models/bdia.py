@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from petra_core.errors import check_int
 from petra_core.stages import Stage, two_streams
-from petra_core.tape import CouplingTape, Streams, Tape, Value, as_streams, combine_streams, detach, leaf
+from petra_core.tape import CouplingTape, Gradients, Streams, Tape, Value, as_streams, combine_streams, detach, leaf
 
 BITS = 9  # l
 
@@ -188,10 +188,8 @@ class _BdiaTape(CouplingTape):
         super().__init__((leaf,), residual, combine_streams)
         self._gamma = gamma
 
-    def gradients(
-        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
-    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
-        grad, passed = grad_outputs
+    def gradients(self, grads: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True) -> Gradients:
+        grad, passed = grads
         gamma = self._gamma
         coupled = (1 + gamma) * grad, passed + (1 - gamma) * grad
         grad_inputs, grad_parameters = super().gradients(coupled, parameters, input_gradient=input_gradient)

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from petra_core.errors import check_int
 from petra_core.stages import Stage
-from petra_core.tape import Streams, Tape, Value, as_streams, as_value, detach
+from petra_core.tape import Gradients, Streams, Tape, Value, as_streams, as_value, detach
 
 
 class _PermutationTape(Tape):
@@ -32,10 +32,8 @@ class _PermutationTape(Tape):
         self.outputs = outputs
         self._inverse = inverse
 
-    def gradients(
-        self, grad_outputs: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True
-    ) -> tuple[Streams | None, tuple[Tensor | None, ...]]:
-        grad_inputs = detach(self._inverse(grad_outputs)) if input_gradient else None
+    def gradients(self, grads: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True) -> Gradients:
+        grad_inputs = detach(self._inverse(grads)) if input_gradient else None
         return grad_inputs, (None,) * len(parameters)
 
 
