@@ -1,7 +1,7 @@
 """Networks of the paper as lists of stages, layers for your own reversible networks, and conversion to plain models."""
 
 from petra_core.models.chain import chain
-from petra_core.models.convert import from_sequential, group, renamed_state_dict
+from petra_core.models.convert import from_sequential, group
 from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.resnet import resnet
 from petra_core.models.revnet import revnet
@@ -16,7 +16,6 @@ __all__ = [
     "chain",
     "from_sequential",
     "group",
-    "renamed_state_dict",
     "resnet",
     "revnet",
     "sequential",

@@ -4,18 +4,16 @@ The grouping of blocks into stages is a scheduling decision, so saved weights mu
 RevNet-18 in ten stages have to load into the same network in three stages, and into plain PyTorch. The stages' state
 dicts depend on the grouping, since a merged stage prefixes the names of its parts. `sequential(stages)` is the plain
 model over all unmerged parts, in order, which shares the stages' weights. Its `state_dict` and `load_state_dict` save
-and load them in any grouping.
+and load them in any grouping. Stages made of modules of another model share the weights of that model too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from petra_core.shares import stage_ranges
-from petra_core.stages import BufferedStage, HeadStage, Loss, Stage, merge, sequential
-
-LISTED = 3  # number of names that an error lists in full
+from petra_core.stages import BufferedStage, HeadStage, Loss, Stage, merge
 
 
 def from_sequential(model: nn.Sequential, loss: Loss = F.cross_entropy) -> list[Stage]:
@@ -43,48 +41,6 @@ def from_sequential(model: nn.Sequential, loss: Loss = F.cross_entropy) -> list[
     *children, last = model
     blocks = [child if isinstance(child, Stage) else BufferedStage(child) for child in children]
     return [*blocks, last if isinstance(last, Stage) else HeadStage(last, loss)]
-
-
-def renamed_state_dict(state: Mapping[str, Tensor], stages: Sequence[Stage], model: nn.Module) -> dict[str, Tensor]:
-    """Return a state of the stages under the names of the plain model that contains their modules.
-
-    The stages share their tensors with the model, which determines the names. In one process the model is trained in
-    place, and this function is not needed. Use it if the trained tensors are copies, from other processes or another
-    program: `model.load_state_dict(renamed_state_dict(pipeline.gather(), stages, model))`.
-
-    Args:
-        state: State under the names of `sequential(stages)`, as `Pipeline.gather` returns it.
-        stages: Stages made of modules of the model.
-        model: Plain model.
-
-    Raises:
-        ValueError: If the stages have tensors that the model lacks, or the model has tensors that the stages lack.
-
-    """
-    names: dict[int, list[str]] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        names.setdefault(id(tensor), []).append(name)
-    of_stages = sequential(stages).state_dict(keep_vars=True)
-    renamed = {new: state[old] for old, tensor in of_stages.items() for new in names.get(id(tensor), ())}
-    problems = [
-        *_list_names("of the stages only", [old for old, tensor in of_stages.items() if id(tensor) not in names]),
-        *_list_names(
-            "of the model only", [name for of_one in names.values() for name in of_one if name not in renamed]
-        ),
-    ]
-    if problems:
-        raise ValueError(
-            f"the stages do not have the tensors of the model: {'; '.join(problems)}; make the stages of the modules "
-            f"of this very model, not of copies"
-        )
-    return renamed
-
-
-def _list_names(what: str, names: Sequence[str]) -> list[str]:
-    if not names:
-        return []
-    rest = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return [f"{len(names)} {what}: {', '.join(names[:LISTED])}{rest}"]
 
 
 def group(stages: Sequence[Stage], sizes: Sequence[int]) -> list[Stage]:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from petra_core import BufferedStage, CheckpointError, HeadStage, Pipeline, ReversibleStage, checkpoint, methods
 from petra_core.delay import GapAware, PredictedWeights, Rate
 from petra_core.methods import Method
-from petra_core.models import ConcatStreams, DuplicateStreams, renamed_state_dict, sequential
+from petra_core.models import ConcatStreams, DuplicateStreams, sequential
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 
@@ -77,20 +77,17 @@ class Own(nn.Module):
         return [stem, *map(ReversibleStage, self.blocks), HeadStage(nn.Sequential(ConcatStreams(), self.out))]
 
 
-def test_user_model_trains_in_place_and_state_is_renamed() -> None:
-    """Stages train the user's model in place, and renamed_state_dict gives a gathered state its names."""
+def test_user_model_trains_in_place_and_loads_gathered_state() -> None:
+    """Stages train the user's model in place, and a gathered state loads into another model through its stages."""
     torch.manual_seed(0)
     model, other = Own(), Own()
     untrained = copy.deepcopy(model.state_dict())
-    p = Pipeline(stages := model.stages(), methods.PETRA, optimizer=toys.sgd)
+    p = Pipeline(model.stages(), methods.PETRA, optimizer=toys.sgd)
     p.step(torch.randn(5, 3), torch.randint(2, (5,)))
     p.drain()
     assert any(not torch.equal(untrained[name], tensor) for name, tensor in model.state_dict().items())
-    renamed: dict[str, Tensor] = renamed_state_dict(p.gather(), stages, model)
-    assert_bitwise_equal(renamed, dict(model.state_dict()))
-    other.load_state_dict(renamed)
-    with pytest.raises(ValueError, match=r"of the stages only: 0\.module\.0.weight, .* of the model only"):
-        renamed_state_dict(p.gather(), copy.deepcopy(stages), model)
+    sequential(other.stages()).load_state_dict(p.gather())
+    assert_bitwise_equal(dict(other.state_dict()), dict(model.state_dict()))
 
 
 def test_state_may_lack_settings_that_are_newer() -> None:
