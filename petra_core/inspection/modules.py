@@ -24,8 +24,8 @@ def check_stages(stages: Sequence[Stage]) -> None:
         TypeError: If an element is not a stage.
         ValueError: If the last stage is not a head, a trained parameter belongs to two stages or to two parts of a
             merged stage, two parameters share memory, a norm with statistics belongs to two stages, a residual function
-            can never learn, a parameter has less than float32 precision or has hooks that would never be called, a
-            stage has hooks, or an embedding has sparse gradients.
+            can never learn, a parameter has less than float32 precision or has hooks that would never be called, or
+            a stage has hooks.
 
     """
     owners: dict[nn.Parameter | nn.Module, tuple[int, int]] = {}
@@ -115,11 +115,6 @@ def _check_part(part: Stage, place: tuple[int, int], owners: dict[nn.Parameter |
                 f"which makes another network"
             )
     for name, module in part.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
-            raise ValueError(
-                f"{name} of stage {index} is an {type(module).__name__} with sparse=True, but gradients are "
-                f"accumulated as dense tensors; leave sparse=True out"
-            )
         tracks = isinstance(module, _NormBase) and module.track_running_stats
         if tracks and (first := owners.setdefault(module, place)[0]) != index:
             raise ValueError(
