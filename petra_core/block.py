@@ -129,7 +129,7 @@ class Block:
         method, is_head = settings.method, isinstance(stage, HeadStage)
         self.stage = stage
         self.reconstructs = method.reconstructs and stage.invertible
-        self.weights = BlockWeights(stage, settings, rules, ledger, device)
+        self.weights = BlockWeights(stage, settings, rules, ledger)
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
         self.parameters = list(self.weights.trained.values())
         self._sums, self._stream = sums, stream

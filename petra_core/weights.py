@@ -45,7 +45,6 @@ class BlockWeights:
         settings: Settings of the pipeline.
         rules: Rules for delay of the stage.
         ledger: Ledger of the stage.
-        device: Device of the parameters.
 
     Attributes:
         trained: The parameters that require gradients, by name.
@@ -56,9 +55,7 @@ class BlockWeights:
 
     """
 
-    def __init__(
-        self, stage: Stage, settings: Settings, rules: StageRules, ledger: Ledger, device: torch.device
-    ) -> None:
+    def __init__(self, stage: Stage, settings: Settings, rules: StageRules, ledger: Ledger) -> None:
         method, function, is_head = settings.method, stage.function, isinstance(stage, HeadStage)
         self.trained = {name: p for name, p in function.named_parameters() if p.requires_grad}
         self.keeps_graph = method.keeps_graph or is_head  # the head's backward follows its forward in the same step
@@ -66,7 +63,7 @@ class BlockWeights:
         self.keeps = self.stashes or rules.corrects
         self.replaces = self.stashes or rules.predicts or rules.replaces
         self._double_buffered = method.double_buffered
-        self._rules, self._ledger, self._device = rules, ledger, device
+        self._rules, self._ledger = rules, ledger
         self._versions: dict[WeightVersion, StageWeights] = {}
         # Detached aliases of the current parameters, not registered with the optimizer. Kept graphs are recorded on
         # these, because an update gives the parameters other storage before such a graph is differentiated.
@@ -231,7 +228,7 @@ class BlockWeights:
         saved |= {WeightVersion(e["version"], tuple(e["ahead"])): e["predicted"] for e in in_flight if "predicted" in e}
         self._current = None
         self._versions = {
-            version: {name: tensor.to(self._device).requires_grad_() for name, tensor in weights.items()}
+            version: {name: tensor.to(self.trained[name].device).requires_grad_() for name, tensor in weights.items()}
             for version, weights in saved.items()
         }
         self._ledger.add("stashed_weights", payload(self.stashed))

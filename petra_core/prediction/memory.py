@@ -167,9 +167,7 @@ class _MixedStatistics(TorchDispatchMode):  # type: ignore[no-untyped-call]  # P
     the input.
     """
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         mixed = any(isinstance(weight, Tensor) and weight.dtype is torch.float32 for weight in args[1:])
         if func in NORMALIZATIONS and mixed and args[0].device.type == "cpu":
