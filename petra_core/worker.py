@@ -18,6 +18,7 @@ import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -69,15 +70,9 @@ AfterBackward = Callable[[Backward], None]
 
 def devices_of(stages: Sequence[Stage]) -> list[torch.device]:
     """Return the device of each stage's tensors. A stage without tensors has the device of the nearest one below."""
-    own_devices: list[torch.device | None] = [
-        next((tensor.device for tensor in (*stage.parameters(), *stage.buffers())), None) for stage in stages
-    ]
-    near = next((device for device in own_devices if device is not None), torch.device("cpu"))
-    devices = []
-    for device in own_devices:
-        near = near if device is None else device
-        devices.append(near)
-    return devices
+    own = [next((tensor.device for tensor in (*stage.parameters(), *stage.buffers())), None) for stage in stages]
+    first = next((device for device in own if device is not None), torch.device("cpu"))
+    return list(accumulate(own, lambda below, device: device or below, initial=first))[1:]
 
 
 class Worker:
