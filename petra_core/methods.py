@@ -193,16 +193,9 @@ PIPEDREAM_2BW = Method(
 )
 
 #: The methods that the tables of the PETRA paper compare.
-PAPER: tuple[Method, ...] = (
-    BACKPROPAGATION,
-    REVERSIBLE_BACKPROPAGATION,
-    DELAYED_GRADIENTS,
-    DSP,
-    APPROXIMATE_INPUTS,
-    PETRA,
-)
+PAPER = (BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, DELAYED_GRADIENTS, DSP, APPROXIMATE_INPUTS, PETRA)
 #: All methods, in the order in which they are listed.
-ALL: tuple[Method, ...] = (*PAPER, PAREPROP, PIPEDREAM_2BW)
+ALL = (*PAPER, PAREPROP, PIPEDREAM_2BW)
 #: Published systems by name, with their methods. All use asynchronous 1F1B (`petra_core.staleness.one_f_one_b`).
 SYSTEMS: dict[str, Method] = {"PIPEDREAM": DELAYED_GRADIENTS, "PACI": DSP, "PIPEDREAM_2BW": PIPEDREAM_2BW}
 
