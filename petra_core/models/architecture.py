@@ -7,7 +7,6 @@ this module describes the layout once, as a list of `Block` shapes, and each fam
 This module is internal.
 """
 
-import difflib
 from dataclasses import dataclass
 
 from petra_core.errors import check_int
@@ -59,8 +58,7 @@ def residual_blocks(family: str, depth: int, *, num_classes: int, stem: str, wid
         width: Output channels of the stem.
 
     Raises:
-        ValueError: If `depth` or `stem` is unknown, `num_classes` is below 2 or `width` is below 1. The message about a
-            stem suggests the closest names.
+        ValueError: If `depth` or `stem` is unknown, `num_classes` is below 2 or `width` is below 1.
         TypeError: If `width` or `num_classes` is not an int.
 
     """
@@ -72,8 +70,7 @@ def residual_blocks(family: str, depth: int, *, num_classes: int, stem: str, wid
     check_int("width", width, 1)
     check_int("num_classes", num_classes, 2)
     if stem not in STEMS:
-        near = difflib.get_close_matches(str(stem).lower(), STEMS, n=2) or STEMS
-        raise ValueError(f"there is no stem {stem!r}; did you mean {' or '.join(map(repr, near))}?")
+        raise ValueError(f"there is no stem {stem!r}; use one of {', '.join(map(repr, STEMS))}")
     blocks: list[Block] = []
     channels = width
     for group, count in enumerate(GROUPS[depth]):
