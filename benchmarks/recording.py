@@ -115,7 +115,7 @@ class Recorder:
         self.notes: list[str] = []
         self.timelines: dict[str, Timeline] = {}
         self._code, patch = provenance.code()  # the loaded code, even if another commit is checked out later
-        text = provenance.patch_bytes(patch).decode("utf-8", "replace")
+        text = patch.decode("utf-8", "replace")
         self._patch = UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)  # JSON cannot hold arbitrary bytes
         self._load = os.getloadavg()[0]
 

@@ -57,7 +57,9 @@ def begin(
 ) -> Record:
     """Write a record with a configuration, an environment and code."""
     record = Record.for_cell(cell, root)
-    record.begin(ENVIRONMENT if environment is None else environment, dict(code), patch)
+    record.begin(
+        ENVIRONMENT if environment is None else environment, dict(code), patch.encode(errors="surrogateescape")
+    )
     return record
 
 

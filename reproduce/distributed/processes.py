@@ -95,7 +95,7 @@ def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, timeo
         "partition": format_partition(shares),
         "torch": torch.__version__,
         "commit": code.get("commit"),
-        "difference to the commit": hashlib.sha256(provenance.patch_bytes(patch)).hexdigest()[:12],
+        "difference to the commit": hashlib.sha256(patch).hexdigest()[:12],
     }
     if own.is_own(cell.model):
         mine["file of the network"] = own.source(cell.model)["sha256"][:12]

@@ -93,11 +93,11 @@ def processor() -> str:
 
 
 @cache
-def code() -> tuple[dict[str, Any], str]:
+def code() -> tuple[dict[str, Any], bytes]:
     """Return the suite's code: commit and whether the tree was clean, and the difference to the commit as a patch.
 
-    The patch includes untracked files. It contains git's bytes; bytes that are not UTF-8 are kept as surrogates
-    (`patch_bytes`). Without git or outside a checkout, a note reports that the commit is unknown.
+    The patch includes untracked files. It contains git's bytes, which need not be UTF-8. Without git or outside a
+    checkout, a note reports that the commit is unknown.
     """
     version = petra_core.__version__
     try:
@@ -115,22 +115,17 @@ def code() -> tuple[dict[str, Any], str]:
                 _git("add", "--intent-to-add", "--", *here, index=index)
             patch = _git("diff", "HEAD", *DIFF, "--", *CODE, index=index, limit=LARGEST_PATCH)
     except FileNotFoundError:
-        return {"version": version, "commit": None, "note": "git is not installed: the commit is not known"}, ""
+        return {"version": version, "commit": None, "note": "git is not installed: the commit is not known"}, b""
     except subprocess.CalledProcessError as error:
         reason = "not run from a git checkout"
         if b"dubious ownership" in (error.stderr or b""):
             reason = "git refuses the checkout, because it belongs to another user (git config safe.directory)"
-        return {"version": version, "commit": None, "note": f"{reason}: the commit is not known"}, ""
+        return {"version": version, "commit": None, "note": f"{reason}: the commit is not known"}, b""
     entry = {"version": version, "commit": commit, "clean": not patch, "untracked": new}
     if len(patch) > LARGEST_PATCH:
         entry["note"] = f"changed; the difference is larger than {LARGEST_PATCH >> 20} MB and was not kept"
         patch = b""
-    return entry, patch.decode("utf-8", "surrogateescape")
-
-
-def patch_bytes(patch: str) -> bytes:
-    """Return the patch of `code` as git's bytes."""
-    return patch.encode("utf-8", "surrogateescape")
+    return entry, patch
 
 
 def _git(*arguments: str, index: str | None = None, limit: int | None = None) -> bytes:

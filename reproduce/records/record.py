@@ -33,7 +33,6 @@ from typing import Any
 from reproduce.cells.kinds import Cell, CellError, from_dict
 from reproduce.records import locks, reading, volumes
 from reproduce.records.locks import Hold, LockedError, LockLostError, hold
-from reproduce.records.provenance import patch_bytes
 from reproduce.records.reading import parse_json
 from reproduce.records.run import SCHEMA, RecordError, Run, State, Status, check_schema, state_of, unreadable
 from reproduce.records.storage import append_line, write_atomically, write_json
@@ -245,7 +244,7 @@ class Record:
 
     # --- writing, under the lock
 
-    def begin(self, environment: Mapping[str, Any], code: Mapping[str, Any], patch: str = "") -> None:
+    def begin(self, environment: Mapping[str, Any], code: Mapping[str, Any], patch: bytes = b"") -> None:
         """Write what is known before the work begins. When the cell resumes, add environment and code if they changed.
 
         Raises:
@@ -393,16 +392,15 @@ class Record:
         if entry not in entries:
             write_json(self.path / name, {"schema": SCHEMA, "entries": [*entries, entry]})
 
-    def _add_code(self, entry: dict[str, Any], patch: str) -> None:
+    def _add_code(self, entry: dict[str, Any], patch: bytes) -> None:
         entries = self._entries("code.json")
         if patch:
-            data = patch_bytes(patch)
             for known in entries:
-                if "diff" in known and self._patch(known["diff"]) == data:
+                if "diff" in known and self._patch(known["diff"]) == patch:
                     entry["diff"] = known["diff"]
             if "diff" not in entry:
                 entry["diff"] = f"diff-{len(entries) + 1}.patch"
-                write_atomically(self.path / entry["diff"], data)
+                write_atomically(self.path / entry["diff"], patch)
         self._add("code.json", entry)
 
 

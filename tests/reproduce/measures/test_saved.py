@@ -228,7 +228,7 @@ def test_resume_on_other_machine_or_code_gives_a_notice(
     """A run continues on another machine or with other code, with a notice of each difference."""
     copied(saved, tmp_path)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
-    monkeypatch.setattr("reproduce.records.provenance.code", lambda: ({"commit": "f" * 40, "clean": True}, ""))
+    monkeypatch.setattr("reproduce.records.provenance.code", lambda: ({"commit": "f" * 40, "clean": True}, b""))
     notices: list[str] = []
 
     class Ear(Observer):

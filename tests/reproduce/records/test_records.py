@@ -81,13 +81,13 @@ def test_environments_and_codes_are_stored_once(record):
     patch = b"-a\r\n+\xe4\xf6\r\n"  # if it were changed, it would apply without an error and give another file
     changed = {"commit": "abc", "clean": False}
     for _ in range(2):
-        record.begin(ENVIRONMENT | {"threads": 2}, changed, patch.decode("utf-8", "surrogateescape"))
+        record.begin(ENVIRONMENT | {"threads": 2}, changed, patch)
     assert record.read().environments == (ENVIRONMENT, ENVIRONMENT | {"threads": 2})
     assert record.read().codes == (CODE, changed | {"diff": "diff-2.patch"})
     assert (record.path / "diff-2.patch").read_bytes() == patch
     (record.path / "diff-2.patch").unlink()
     with pytest.raises(RecordError, match=r"diff-2.patch: is listed in code.json and is missing"):
-        record.begin(ENVIRONMENT, changed, "--- b\n")
+        record.begin(ENVIRONMENT, changed, b"--- b\n")
 
 
 def test_metrics_are_truncated_to_the_checkpoint(record):
@@ -211,7 +211,7 @@ def test_code_is_commit_and_changes_except_records(committed):
         (checkout / name).write_text('{"faster": true}')
     entry, patch = provenance.code()
     assert len(entry["commit"]) == 40
-    assert (entry["clean"], patch) == (True, "")
+    assert (entry["clean"], patch) == (True, b"")
 
     provenance.code.cache_clear()
     (checkout / "reproduce" / "provenance.py").write_text("two\n")
@@ -219,7 +219,7 @@ def test_code_is_commit_and_changes_except_records(committed):
     entry, patch = provenance.code()
     assert not entry["clean"]
     assert entry["untracked"] == ["reproduce/new.py"]
-    assert "-one\n+two\n" in patch
+    assert b"-one\n+two\n" in patch
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_patch_reproduces_files_under_any_git_settings(committed, tmp_path, sett
             (folder / f"{kind}{number}.py").write_bytes(content)
     entry, patch = provenance.code()
     assert not entry["clean"]
-    (tmp_path / "p.patch").write_bytes(provenance.patch_bytes(patch))
+    (tmp_path / "p.patch").write_bytes(patch)
     copy = tmp_path / "copy"
     git("worktree", "add", "-q", str(copy), "HEAD")
     subprocess.run(["git", "-C", str(copy), "apply", str(tmp_path / "p.patch")], check=True)
@@ -269,7 +269,7 @@ def test_changed_code_is_never_clean(committed, flag):
     (checkout / "reproduce" / "provenance.py").write_text("two\n")
     entry, patch = provenance.code()
     assert not entry["clean"]
-    assert "+two" in patch
+    assert b"+two" in patch
 
 
 def test_huge_patch_is_noted_and_not_stored(committed, monkeypatch):
@@ -278,7 +278,7 @@ def test_huge_patch_is_noted_and_not_stored(committed, monkeypatch):
     monkeypatch.setattr(provenance, "LARGEST_PATCH", 1 << 20)
     (checkout / "reproduce" / "provenance.py").write_text("x\n" * (1 << 20))
     entry, patch = provenance.code()
-    assert (entry["clean"], patch) == (False, "")
+    assert (entry["clean"], patch) == (False, b"")
     assert "larger than 1 MB and was not kept" in entry["note"]
 
 
@@ -323,7 +323,7 @@ def test_missing_git_is_noted(checkout, monkeypatch):
     entry, patch = provenance.code()
     assert entry["commit"] is None
     assert "not run from a git checkout" in entry["note"]
-    assert patch == ""
+    assert patch == b""
 
     provenance.code.cache_clear()
     monkeypatch.setenv("PATH", "")

@@ -50,12 +50,12 @@ def test_published_and_unpacked_folder_has_same_bytes(tmp_path, kind):
     else:
         code, patch = (CLEAN, "") if kind == "clean" else (DIRTY, PATCH)
         if kind == "bytes":  # not text
-            patch = b"-a\r\n+\xe4\xf6\x00\x1b[2J\r\n".decode("utf-8", "surrogateescape")
+            patch = b"-a\r\n+\xe4\xf6\x00\x1b[2J\r\n".decode(errors="surrogateescape")
         record = train(CELL, tmp_path, 95.0, epochs=4, code=code, patch=patch)
     if kind == "several":  # of three versions, two have the same patch
         record.begin(ENVIRONMENT | {"threads": 7}, dict(CLEAN))
-        record.begin(ENVIRONMENT, {**DIRTY, "version": "1"}, PATCH)
-        record.begin(ENVIRONMENT, {**DIRTY, "version": "2"}, "diff\r\n+ä\n")
+        record.begin(ENVIRONMENT, {**DIRTY, "version": "1"}, PATCH.encode())
+        record.begin(ENVIRONMENT, {**DIRTY, "version": "2"}, "diff\r\n+ä\n".encode())
     record.root = None  # the record stays in its folder
     if kind == "complexity":
         record.finish(fields)
