@@ -36,7 +36,8 @@ class Group:
         rank: Number of this process.
         size: Number of processes.
         replicas: Processes with the same stages in the data-parallel replicas.
-        head: Index of this process's row in `gather_from_heads`, if it has a head.
+        heads: Processes that have a head, in the order of the replicas, among those of `gather`.
+        first_replica: Processes of the first replica among those of `gather`.
         notice: Notice for the user, or "".
         name: Prefix of this process's messages, such as `rank 1: `, or "".
 
@@ -45,7 +46,7 @@ class Group:
     rank = 0
     size = 1
     replicas = Replicas()
-    head = 0
+    heads = first_replica = slice(None)
     notice = ""
     name = ""
 
@@ -78,13 +79,13 @@ class Group:
         """Move the local stages to `device` and all others to `meta`. Return the stages and the channel, if any."""
         return [stage.to(device) for stage in stages], None
 
-    def gather_from_heads(self, values: Tensor) -> Tensor:
-        """Gather the values [n] of every process that has a head, on every process: [heads, n]."""
-        return values[None]
+    def gather(self, value: Any) -> list[Any]:
+        """Gather one JSON value from every process, ordered by rank, on every process."""
+        return [value]
 
     def gather_rows(self, own_rows: Sequence[Any]) -> list[Any]:
         """Gather one row per stage of the first replica, from every process's rows for its local stages."""
-        return list(own_rows)
+        return [row for rows in self.gather(list(own_rows))[self.first_replica] for row in rows]
 
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
         """Return the leader's decision whether to stop and whether to save after this micro-batch, on every process."""
@@ -117,6 +118,13 @@ class Group:
             UnsupportedError: If they do not.
 
         """
+        everybody = self.gather(position)
+        for rank, other in enumerate(everybody):
+            if other != everybody[0]:
+                raise UnsupportedError(
+                    f"rank {rank} would resume from {other}, rank 0 from {everybody[0]}: the folder of the run must be "
+                    f"on a file system that all processes share"
+                )
 
     def gather_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Merge the state dicts of the first replica's processes on the leader. Return {} on the others."""

@@ -232,7 +232,7 @@ class DistributedGroup(Group):
         column = range(share, self.size, len(shares))
         self.replicas = Replicas(column, comm_device=self._wire, timeout=timeout)
         self._channel: ProcessChannel | None = None
-        self.head = self.replicas.index
+        self.heads, self.first_replica = slice(len(shares) - 1, None, len(shares)), slice(len(shares))
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -254,14 +254,8 @@ class DistributedGroup(Group):
         own_stages = self._channel.stages
         return [s.to(device) if j in own_stages else s.to("meta") for j, s in enumerate(stages)], self._channel
 
-    def gather_from_heads(self, values: Tensor) -> Tensor:
-        everybody = [torch.empty_like(values, device="cpu") for _ in range(self.size)]
-        dist.all_gather(everybody, values.cpu())
-        return torch.stack(everybody[len(self._shares) - 1 :: len(self._shares)]).to(values.device)
-
-    def gather_rows(self, own_rows: Sequence[Any]) -> list[Any]:
-        everybody = _everybodys(list(own_rows))
-        return [row for rows in everybody[: len(self._shares)] for row in rows]
+    def gather(self, value: Any) -> list[Any]:
+        return _everybodys(value)
 
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
         if micro_batch % DECIDE_EVERY:  # processes synchronise only at multiples
@@ -287,15 +281,6 @@ class DistributedGroup(Group):
             ShardedCheckpoint(record.shards).save(number, parts)
         if self.is_leader:
             record.checkpoint.unlink(missing_ok=True)  # exists if a single process began the run
-
-    def check_same_position(self, position: str) -> None:
-        everybody = _everybodys(position)
-        for rank, other in enumerate(everybody):
-            if other != everybody[0]:
-                raise UnsupportedError(
-                    f"rank {rank} would resume from {other}, rank 0 from {everybody[0]}: the folder of the run must be "
-                    f"on a file system that all processes share"
-                )
 
     def gather_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         first = self.replicas.index == 0

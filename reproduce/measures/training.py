@@ -335,8 +335,8 @@ class Trainer:
     def _losses_at_heads(self) -> torch.Tensor:
         """Gather the sum and the number of the losses so far from the processes with heads, [heads, 2]."""
         self._read_losses()
-        own = torch.tensor([self._loss_sum, self._losses], dtype=torch.float64, device=self._context.device)
-        return self._context.group.gather_from_heads(own)
+        group = self._context.group
+        return torch.tensor(group.gather([self._loss_sum, self._losses])[group.heads], dtype=torch.float64)
 
     def _count(self, loss: torch.Tensor) -> None:
         self._unread.append(loss)
@@ -539,9 +539,8 @@ class Trainer:
             if self._probe is not None:
                 self._probe.load_state_dict(state["probe"])
             self.epoch, self.batch = state["epoch"], state["batch"]
-            head = self._context.group.head
-            self._loss_sum = float(state["loss_sum"][head])
-            self._losses = int(state["losses"][head])
+            self._loss_sum = float(state["loss_sum"][self._replicas.index])
+            self._losses = int(state["losses"][self._replicas.index])
             self._seconds, self._peaks = float(state["seconds"]), list(state["peaks"])
             self._observed = list(state.get("observed", ()))  # none of before staleness was observed
         self._keep_metrics(state["epoch"])
