@@ -88,11 +88,10 @@ def _state(dataset: Dataset, root: Path) -> str:
     try:
         if not manifest.is_in(folder):
             return f"not prepared. {dataset.how_to_get}"
-        prepared, problems = _read(dataset, folder)
+        prepared = manifest.read(folder, dataset.name)
     except DataError as error:
         return f"DAMAGED: {error}"
-    problems += manifest.problems(folder, prepared, contents=False)
-    if problems:
+    if problems := manifest.problems(folder, prepared, contents=False):
         return f"DAMAGED: {some(problems)}"
     obstacles = {name: manifest.obstacle(folder, prepared, name) for name in dataset.loaders}
     loaders = [name for name, obstacle in obstacles.items() if obstacle is None]
@@ -155,30 +154,17 @@ def check_command(datasets: Sequence[Dataset], root: Path) -> None:
     sys.exit(0 if all(whole) else 1)
 
 
-def _read(dataset: Dataset, folder: Path) -> tuple[Manifest, list[str]]:
-    """Return the manifest of a data set's folder, and a problem if it belongs to another data set.
-
-    Raises:
-        DataError: The manifest cannot be read.
-
-    """
-    prepared = manifest.read(folder)
-    return prepared, [] if prepared.dataset == dataset.name else [
-        f"{folder} contains {prepared.dataset}, not {dataset.name}"
-    ]
-
-
 def _check(dataset: Dataset, folder: Path) -> bool:
     if not manifest.is_in(folder):
         click.secho(f"{dataset.name}: not prepared. {dataset.how_to_get}", fg="red", bold=True, err=True)
         return False
     try:
-        prepared, problems = _read(dataset, folder)
+        prepared = manifest.read(folder, dataset.name)
         with progress_bar(dataset.name, sum(file.bytes for file in prepared.files.values()), "B") as progress:
-            problems += manifest.problems(folder, prepared, contents=True, progress=progress)
+            problems = manifest.problems(folder, prepared, contents=True, progress=progress)
         if not problems and not prepared.has_beton:  # the listed files are elsewhere
             problems += manifest.find_changes(folder, prepared)
-        advice = catalogue.advise_preparation(folder, prepared.source if prepared.dataset == dataset.name else "")
+        advice = catalogue.advise_preparation(folder, prepared.source)
     except DataError as error:  # its message includes the fix
         problems, advice = [str(error)], ""
     if not problems:

@@ -194,11 +194,15 @@ def _explain_no_access(path: Path, error: OSError) -> DataError:
     return DataError(path, f"cannot be read ({error.strerror})", "Let this user read it, or choose another --data-root")
 
 
-def read(folder: Path) -> Manifest:
+def read(folder: Path, dataset: str = "") -> Manifest:
     """Read the manifest of a prepared data set.
 
+    Args:
+        folder: Folder of the data set.
+        dataset: Name that the data set must have, if not empty.
+
     Raises:
-        DataError: If there is no manifest, or if it is unreadable, damaged or of another version.
+        DataError: If there is no manifest, or if it is unreadable, damaged, of another version or of another data set.
 
     """
     path = folder / NAME
@@ -210,6 +214,8 @@ def read(folder: Path) -> Manifest:
             raise DataError(path, f"is of format {schema!r}, this version reads format {SCHEMA}", fix)
         manifest: Manifest = reading.convert(Manifest, values, "the manifest")
         _check_values(manifest)
+        if dataset not in ("", manifest.dataset):
+            raise DataError(folder, f"contains {manifest.dataset}, not {dataset}", advise_preparation(folder))
         findings = manifest.findings
         left_out = (f"without {path}" for path in values["findings"].get("skipped", ()))  # only in older manifests
         findings = dataclasses.replace(findings, deviations=(*findings.deviations, *left_out))

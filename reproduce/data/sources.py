@@ -182,10 +182,7 @@ def _verify(folder: Path, loader: str) -> Manifest:
 
 @cache
 def _verify_once(folder: Path, stamp: Stamp) -> Manifest:
-    name = folder.name
-    prepared = manifest.read(folder)
-    if prepared.dataset != name:
-        raise DataError(folder, f"contains {prepared.dataset}", catalogue.advise_preparation(folder))
+    prepared = manifest.read(folder, folder.name)
     small = sum(file.bytes for file in prepared.files.values()) <= READ_WHOLE
     problems = manifest.problems(folder, prepared, contents=small)
     if problems:

@@ -62,7 +62,7 @@ def test_prepare_prints_findings_and_list_and_check_agree(prepared, source, root
     again = prepare("cifar10", "--source", source, root=root)
     assert "exists already, from the same source" in again
     (root / "cifar10").rename(root / "cifar100")
-    assert "cifar100 contains cifar10, not cifar100" in invoke("list", "--data-root", root)
+    assert "cifar100: contains cifar10, not cifar100" in invoke("list", "--data-root", root)
     (tmp_path / "file").write_text("")
     text = invoke("prepare", "cifar10", "--source", source, "--data-root", tmp_path / "file" / "data", code=1)
     assert re.search(r"Error: .*Not a directory: .*file/data", text), "without a traceback"
