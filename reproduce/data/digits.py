@@ -13,11 +13,9 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from reproduce.cells.catalogue import Channels
+from reproduce.cells.catalogue import DIGITS, Channels
 from reproduce.data.beton import RawImages
 
-NATIVE_SIZE = 8
-TEST_SAMPLES = 360
 SPLIT_SEED = 0
 
 
@@ -48,10 +46,10 @@ def digits(image_size: int) -> Digits:
     """
     bunch = load_digits()
     grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)  # 17 levels of grey
-    factor = image_size // NATIVE_SIZE
+    factor = image_size // DIGITS.image_size
     pixels = np.tile(grey[:, None].repeat(factor, axis=2).repeat(factor, axis=3), (1, 3, 1, 1))
     parts = train_test_split(
-        np.arange(len(grey)), test_size=TEST_SAMPLES, stratify=bunch.target, random_state=SPLIT_SEED
+        np.arange(len(grey)), test_size=DIGITS.test_samples, stratify=bunch.target, random_state=SPLIT_SEED
     )
     train, test = (RawImages(pixels[part], bunch.target[part].astype(np.int64)) for part in parts)
     values = torch.from_numpy(train.pixels).double() / 255
