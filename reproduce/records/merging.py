@@ -17,9 +17,9 @@ A diverged run counts as finished. A run that ran out of memory does not, since 
 of benchmarks are merged by name; differing contents are a conflict.
 
 A finished record is appended to its volume, whether the source stores it in a volume or in a folder. An unfinished
-record appears in one operation: it is copied into a folder of another name and renamed. A record that replaces another
-one is moved file by file under the lock of the cell, with the old checkpoint removed first and the new one moved last.
-So the record is valid at every moment, and after a kill the same merge continues.
+record is copied into a temporary folder, and moved from there file by file under the lock of the cell: the old
+checkpoint is removed first, then `config.json` is moved, and the new checkpoint last. So the record is valid at every
+moment, and after a kill the same merge continues.
 """
 
 import contextlib
@@ -251,16 +251,17 @@ def _progress(run: Run[Cell]) -> tuple[bool, int]:
 
 
 def _bring(theirs: Run[Cell], ours: Record) -> tuple[Decision, str]:
-    """Append a finished record to its volume, or copy another's folder, after a second comparison under the lock."""
-    if not theirs.state.finished and not ours.path.exists() and _copy(theirs, ours):
-        return Decision.BROUGHT, str(theirs.state)
-    with ours.lock():
+    """Append a finished record to its volume, or copy another's files, after a second comparison under the lock."""
+    with contextlib.ExitStack() as stack:
+        copy = None if theirs.state.finished else stack.enter_context(_copy_aside(theirs, ours))
+        stack.enter_context(ours.lock())
         decision, detail = _compare(theirs, ours.read(known=[theirs]), held=True)  # it may have progressed
-        if decision in BRINGING and theirs.state.finished:
+        if decision not in BRINGING:
+            return decision, detail
+        if copy is None:
             return _append(theirs, ours, (decision, detail))
-        if decision in BRINGING:
-            _replace(theirs, ours)
-    return decision, detail
+        _replace(copy, ours)
+        return decision, detail
 
 
 def _append(theirs: Run[Cell], ours: Record, decided: tuple[Decision, str]) -> tuple[Decision, str]:
@@ -282,30 +283,14 @@ def _exchange(theirs: Run[Cell], ours: Record) -> None:
         volumes.replace(theirs, ours.root)
 
 
-def _copy(theirs: Run[Cell], ours: Record) -> bool:
-    """Copy a complete record to a free place. Return False if another process has filled the place."""
-    ours.path.parent.parent.mkdir(parents=True, exist_ok=True)
-    with _copy_aside(theirs, ours) as copy:
-        ours.path.parent.mkdir(exist_ok=True)
-        if ours.has_result:  # by now
-            return False
-        try:
-            copy.rename(ours.path)
-        except OSError:
-            if ours.path.exists():
-                return False
-            raise
-    return True
-
-
-def _replace(theirs: Run[Cell], ours: Record) -> None:
-    with _copy_aside(theirs, ours) as copy:
-        ours.remove_checkpoint()
-        for file in ours.path.iterdir():  # what the copy lacks, such as the metrics of another run of the cell
-            if (FILES.fullmatch(file.name) or LEFTOVER.fullmatch(file.name)) and not (copy / file.name).exists():
-                file.unlink()
-        for file in sorted(copy.iterdir(), key=lambda file: file.name in LAST):
-            file.replace(ours.path / file.name)
+def _replace(copy: Path, ours: Record) -> None:
+    """Move the files of a copy into our folder, in place of those that are there."""
+    ours.remove_checkpoint()
+    for file in ours.path.iterdir():  # what the copy lacks, such as the metrics of another run of the cell
+        if (FILES.fullmatch(file.name) or LEFTOVER.fullmatch(file.name)) and not (copy / file.name).exists():
+            file.unlink()
+    for file in sorted(copy.iterdir(), key=lambda file: (file.name in LAST, file.name != "config.json")):
+        file.replace(ours.path / file.name)
 
 
 @contextlib.contextmanager
@@ -320,7 +305,9 @@ def _copy_aside(theirs: Run[Cell], ours: Record) -> Iterator[Path]:
         LockedError: The copy is not complete, because a process works on the record.
 
     """
-    with tempfile.TemporaryDirectory(prefix=COPIES, dir=ours.path.parent.parent) as folder, hold(Path(folder)):
+    root = ours.path.parent.parent
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=COPIES, dir=root) as folder, hold(Path(folder)):
         copy = Path(folder) / "records" / ours.path.name  # nested, so that no scan mistakes it for a record
         try:
             names = [file.relative_to(theirs.place) for file in _files(theirs.place)]

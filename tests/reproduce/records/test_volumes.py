@@ -335,7 +335,7 @@ def kept(root):
             retry_it,
             {"diverged (epoch 4 of 4)", "3 of 4 epochs"},
         ),
-        (second(lambda root: begun(root / "there")), merge_it, {"not run", "4 of 4 epochs"}),
+        (second(lambda root: begun(root / "there")), merge_it, {"not run", "0 of 4 epochs", "4 of 4 epochs"}),
         (over_old(begun), merge_it, {"1 of 4 epochs", "4 of 4 epochs"}),
         (over_old(done), merge_it, {"95.00 %", "1 of 4 epochs"}),
         (lambda root: (done(root / "there"), done(root, 96.0)), merge_it, {"95.00 %", "96.00 %"}),
