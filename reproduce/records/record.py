@@ -214,7 +214,7 @@ class Record:
         state = state_of(self.cell, self.path, result, len(metrics))
         environments, codes = (tuple(self._entries(f"{name}.json")) for name in ("environment", "code"))
         patches = {code["diff"]: self._patch(code["diff"]) for code in codes if "diff" in code}
-        return Run(self.cell, state, dict(state.result), metrics, environments, codes, patches, self.path)
+        return Run(self.cell, state, metrics, environments, codes, patches, self.path)
 
     def _own_metrics(self) -> list[dict[str, Any]]:
         file = self.path / "metrics.jsonl"

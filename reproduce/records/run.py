@@ -74,7 +74,7 @@ class State:
     epochs: int = 0  # epochs of a finished record (0 for kinds without epochs)
     reason: str = ""  # of a failure: `DIVERGED` or `OUT_OF_MEMORY`
     detail: str = ""  # of a failure: the error message
-    #: Values of the result, so that it is read only once; empty without a result.
+    #: Values of the result; empty without a result.
     result: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -109,8 +109,7 @@ class Run(Generic[CellT]):
 
     Attributes:
         cell: The configuration.
-        state: The status, and how far it is.
-        result: The values of a finished or failed cell; empty if there are none.
+        state: The status, how far it is, and the result.
         metrics: The finished epochs, in order.
         environments: Machines and versions that the cell ran on, in order.
         codes: Versions of the code, in order; `diff` names one of `patches`.
@@ -121,7 +120,6 @@ class Run(Generic[CellT]):
 
     cell: CellT
     state: State
-    result: dict[str, Any] = field(default_factory=dict)
     metrics: tuple[dict[str, Any], ...] = ()
     environments: tuple[dict[str, Any], ...] = ()
     codes: tuple[dict[str, Any], ...] = ()
@@ -131,6 +129,11 @@ class Run(Generic[CellT]):
     @property
     def done(self) -> bool:
         return self.state.status is Status.DONE
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """The values of a finished or failed cell; empty if there are none."""
+        return self.state.result
 
     @property
     def text(self) -> str:

@@ -163,7 +163,7 @@ class Volume:
         state = state_of(cell, self.path, result, len(metrics))
         machines = tuple(provenance[key][_ENVIRONMENT] for key in head["environments"])
         codes, patches = _name_patches([provenance[key] for key in head["codes"]])
-        return Run(cell, state, result, metrics, machines, codes, patches, self.path)
+        return Run(cell, state, metrics, machines, codes, patches, self.path)
 
 
 _READ: dict[Path, tuple[tuple[int, ...], Any]] = {}  # signature and content of each file that was read

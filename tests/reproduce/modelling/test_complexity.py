@@ -24,14 +24,16 @@ STREAM = 2 * 4 * 4 * 4 * 4  # batch 2, 4 channels, 4x4 pixels after the stem's s
 @cache
 def run(method: Method, depth: int, k: int) -> Run[Cell]:
     cell = replace(fake_records.complexity_cell(method, k), model=f"chain{depth}")
-    return Run(cell, State(Status.DONE), measure_complexity(cell), (), (), (), {})
+    return Run(cell, State(Status.DONE, result=measure_complexity(cell)))
 
 
 def one(method: Method, depth: int, k: int, changes: Mapping[str, Any] | None = None) -> Measured:
     """Return the measurement, with some entries of its result changed."""
     alone = run(method, depth, k)
     exact = run(methods.BACKPROPAGATION, depth, k)
-    both = read_measured([exact, replace(alone, result={**alone.result, **(changes or {})})])
+    both = read_measured(
+        [exact, replace(alone, state=replace(alone.state, result={**alone.result, **(changes or {})}))]
+    )
     return next(m for m in both if m.method is method)
 
 
