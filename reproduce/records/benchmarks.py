@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reproduce.drawing.timeline import Event, Timeline
-from reproduce.records.reading import CODE, ENVIRONMENT, SETTING, convert, parse_json, printable, problem, read_file
+from reproduce.records.reading import CODE, ENVIRONMENT, SETTING, convert, problem
+from reproduce.records.run import SCHEMA, RecordError, read_json
 from reproduce.records.storage import write_json
 
-SCHEMA = 1
 FOLDER = "benchmarks"  # below the folder of records
 LARGEST_TIMELINE = 10_000  # devices
 LARGEST_NUMBER = 1e100
+AGAIN = "It was not changed; run the benchmark again to replace it"  # the fix of errors in its file
 
 #: Quantities that several scripts measure, or that an exhibit looks up by name.
 THROUGHPUT = "throughput"
@@ -34,24 +35,6 @@ ALLOCATED, PEAK_PREDICTED = "allocated peak", "predicted peak"
 SIDE_BITS = "side bits"
 SECONDS = "time of a step"
 LARGEST_PREDICTED, LARGEST_FOUND = "largest batch, predicted", "largest batch, found"
-
-
-class BenchmarkError(Exception):
-    """The file `path` of a benchmark is damaged or of another version. It was not changed.
-
-    Args:
-        path: The file.
-        message: The problem.
-        fix: What to do about it.
-
-    """
-
-    def __init__(self, path: Path, message: str, fix: str = "run the benchmark again to replace it") -> None:
-        super().__init__(path, printable(message), fix)  # in this form it can be pickled
-        self.path = path
-
-    def __str__(self) -> str:
-        return f"{printable(str(self.path))}: {self.args[1]}. It was not changed; {self.args[2]}"
 
 
 @dataclass(frozen=True)
@@ -286,32 +269,24 @@ def read(path: Path) -> Benchmark:
     """Read one file.
 
     Raises:
-        BenchmarkError: It is missing, damaged or of another version.
+        RecordError: It is missing, damaged or of another version.
 
     """
-    try:
-        values = parse_json(read_file(path))
-    except (OSError, ValueError) as error:
-        raise BenchmarkError(path, f"cannot be read: {error}") from error
-    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-        schema = values.get("schema") if isinstance(values, dict) else type(values).__name__
-        newer = isinstance(schema, int) and schema > SCHEMA
-        fix = ("update this clone of the suite to read it",) * newer
-        raise BenchmarkError(path, f"is of format {schema!r}, this version reads format {SCHEMA}", *fix)
+    values = read_json(path, AGAIN)
     try:
         return _benchmark(path.stem, values)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise BenchmarkError(path, f"is damaged: {type(error).__name__}: {error}") from error
+        raise RecordError(path, f"is damaged: {type(error).__name__}: {error}", AGAIN) from error
 
 
-def read_all(root: Path) -> tuple[tuple[Benchmark, ...], tuple[BenchmarkError, ...]]:
+def read_all(root: Path) -> tuple[tuple[Benchmark, ...], tuple[RecordError, ...]]:
     """Read all benchmarks below a folder of records, ordered by name, and return an error for each unreadable one."""
     benchmarks: list[Benchmark] = []
-    problems: list[BenchmarkError] = []
+    problems: list[RecordError] = []
     for path in sorted((root / FOLDER).glob("*.json"), key=lambda path: path.stem):
         try:
             benchmarks.append(read(path))
-        except BenchmarkError as error:
+        except RecordError as error:
             problems.append(error)
     return tuple(benchmarks), tuple(problems)
 

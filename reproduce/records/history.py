@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from petra_core import methods
-from reproduce.records.benchmarks import BenchmarkError
+from reproduce.records.benchmarks import AGAIN
 from reproduce.records.reading import parse_json, printable, read_file
+from reproduce.records.run import RecordError
 
 FOLDER = "asv"  # next to the folder of records
 KERNELS = "kernels-"  # prefix of folders with machine-independent values; other folders contain seconds
@@ -44,7 +45,7 @@ class Tracked:
     value: float
 
 
-def read(root: Path) -> tuple[tuple[Tracked, ...], tuple[BenchmarkError, ...]]:
+def read(root: Path) -> tuple[tuple[Tracked, ...], tuple[RecordError, ...]]:
     """Read every value below `root`, ordered by the date of the commit, and return an error for each foreign file."""
     commits, problems = [], []
     for file in sorted(root.glob(f"{KERNELS}*/*.json")):
@@ -54,7 +55,7 @@ def read(root: Path) -> tuple[tuple[Tracked, ...], tuple[BenchmarkError, ...]]:
                 machine = printable(file.parent.name)
                 commits.append((int(run["date"]), str(run["commit_hash"]), machine, dict(_versions(run))))
             except (AttributeError, IndexError, KeyError, OSError, OverflowError, TypeError, ValueError) as error:
-                problems.append(BenchmarkError(file, f"is not a result of asv: {type(error).__name__}: {error}"))
+                problems.append(RecordError(file, f"is not a result of asv: {type(error).__name__}: {error}", AGAIN))
     commits.sort(key=lambda commit: commit[0])
     newest = {name: version for *_, figures in commits for name, (version, _) in figures.items()}
     values = tuple(

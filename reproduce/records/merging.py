@@ -34,7 +34,6 @@ from typing import Any
 
 from reproduce.cells.kinds import Cell
 from reproduce.records import benchmarks, volumes
-from reproduce.records.benchmarks import BenchmarkError
 from reproduce.records.locks import LockedError, LockLostError, hold, holder
 from reproduce.records.reading import read_file
 from reproduce.records.record import FILES, LEFTOVER, Record, scan
@@ -115,7 +114,7 @@ def merge(
 def _merge_benchmark(theirs: Path, place: Path, *, dry_run: dict[Path, Any] | None) -> Decided:
     try:
         benchmarks.read(theirs)
-    except BenchmarkError as error:
+    except RecordError as error:
         return Decision.UNREADABLE, theirs, str(error)
     content = read_file(theirs)
     ours = (dry_run or {}).get(place, place)

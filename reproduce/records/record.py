@@ -31,10 +31,20 @@ from pathlib import Path
 from typing import Any
 
 from reproduce.cells.kinds import Cell, CellError, from_dict
-from reproduce.records import locks, reading, volumes
+from reproduce.records import locks, volumes
 from reproduce.records.locks import Hold, LockedError, LockLostError, hold
 from reproduce.records.reading import parse_json
-from reproduce.records.run import SCHEMA, RecordError, Run, State, Status, check_schema, state_of, unreadable
+from reproduce.records.run import (
+    SCHEMA,
+    RecordError,
+    Run,
+    State,
+    Status,
+    read_bytes,
+    read_json,
+    state_of,
+    unreadable,
+)
 from reproduce.records.storage import append_line, write_atomically, write_json
 from reproduce.text import some
 
@@ -79,7 +89,7 @@ class Record:
 
         """
         file = path / "config.json"
-        values = _read_json(file)
+        values = read_json(file)
         try:
             cell = from_dict(values.get("cell", {}))
         except CellError as error:
@@ -209,7 +219,7 @@ class Record:
                 raise RecordError(file, "there is a result here, but no config.json that describes its cell")
             return Run(self.cell, State(Status.NOT_RUN, epochs=self.cell.epochs_expected), place=self.path)
         self._check_config()
-        result = _read_json(file) if file.exists() else None  # before the metrics: it is written after them
+        result = read_json(file) if file.exists() else None  # before the metrics: it is written after them
         metrics = tuple(self._own_metrics())
         state = state_of(self.cell, self.path, result, len(metrics))
         environments, codes = (tuple(self._entries(f"{name}.json")) for name in ("environment", "code"))
@@ -220,7 +230,7 @@ class Record:
         file = self.path / "metrics.jsonl"
         if not os.path.lexists(file):
             return []
-        text = read(file).decode("utf-8", "replace")
+        text = read_bytes(file).decode("utf-8", "replace")
         lines = text.split("\n")[:-1]  # text after the last newline is an interrupted write
         metrics = []
         for number, line in enumerate(lines, start=1):
@@ -238,7 +248,7 @@ class Record:
             file = self.path / "code.json"
             raise RecordError(file, f"is damaged: diff is {str(name)[:80]!r}, expected a name such as diff-1.patch")
         try:
-            return read(self.path / name)
+            return read_bytes(self.path / name)
         except RecordError as error:
             raise RecordError(self.path / name, f"is listed in code.json and {error.args[1]}") from error
 
@@ -382,7 +392,7 @@ class Record:
         file = self.path / name
         if not file.exists():
             return []
-        entries = _read_json(file).get("entries")
+        entries = read_json(file).get("entries")
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise RecordError(file, "has no list of JSON objects")
         return entries
@@ -481,37 +491,3 @@ def _folders(root: Path) -> tuple[list[Path], list[RecordError]]:
         if names & {"config.json", "result.json"}:
             found.append(Path(folder.path))
     return sorted(found), problems
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    """Return a JSON object of this version of the format.
-
-    Raises:
-        RecordError: The file is damaged or of another version.
-
-    """
-    try:
-        values = parse_json(read(file))
-    except ValueError as error:  # not JSON, or not UTF-8
-        raise RecordError(file, f"is damaged: {error}") from error
-    if not isinstance(values, dict):
-        raise RecordError(file, f"is damaged: expected a JSON object, got {type(values).__name__}")
-    check_schema(values.get("schema"), file)
-    return values
-
-
-def read(file: Path) -> bytes:
-    """Return the content of a text file of a record (see `reading.read_file`).
-
-    Raises:
-        RecordError: The file is missing or cannot be read.
-
-    """
-    try:
-        return reading.read_file(file)
-    except FileNotFoundError as error:
-        raise RecordError(file, "is missing") from error
-    except OSError as error:
-        raise unreadable(file, error) from error
-    except ValueError as error:
-        raise RecordError(file, f"cannot be read: {error}") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell
 from reproduce.records import benchmarks as benchmark_records
 from reproduce.records import history, reading, volumes
-from reproduce.records.benchmarks import Benchmark, BenchmarkError
+from reproduce.records.benchmarks import Benchmark
 from reproduce.records.history import Tracked
 from reproduce.records.reading import (
     CODE,
@@ -100,7 +100,7 @@ class Results:
     runs: tuple[Run[Cell], ...]  # readable runs, and cells that were not run
     problems: tuple[RecordError, ...]  # damaged or foreign records
     benchmarks: tuple[Benchmark, ...] = ()
-    benchmark_problems: tuple[BenchmarkError, ...] = ()
+    benchmark_problems: tuple[RecordError, ...] = ()
     history: tuple[Tracked, ...] = ()  # what asv counted at each commit
     replaced: tuple[Run[Cell], ...] = ()  # earlier results of cells that were repeated; they count nowhere
 

@@ -11,7 +11,7 @@ from reproduce.cells.catalogue import SOURCE
 from reproduce.cells.kinds import Cell
 from reproduce.records import reading
 
-SCHEMA = 1
+SCHEMA = 1  # format of records of cells and of benchmarks
 DIVERGED, OUT_OF_MEMORY = "diverged", "out of memory"  # the reasons of failures
 #: Values that differ between two runs of one cell even if the runs computed the same.
 TIMES = ("train_seconds", "evaluation_seconds", "images_per_second", "wall_seconds")
@@ -29,10 +29,10 @@ class Status(enum.Enum):
 
 
 class RecordError(Exception):
-    """A record cannot be read, or it conflicts with another record of the same cell.
+    """A record of a cell or of a benchmark cannot be read, or it conflicts with another record of the same cell.
 
     Attributes:
-        path: The file: one of a record's folder, or a volume.
+        path: The file: one of a record's folder, a volume, or that of a benchmark.
         record: The name of the record if `path` is a volume; empty for a file of a folder.
 
     """
@@ -157,8 +157,8 @@ def error_of(cell: Cell, place: Path, part: str, message: str) -> RecordError:
     return RecordError(place / part, message)
 
 
-def check_schema(schema: Any, path: Path, record: str = "") -> None:
-    """Check the format of a file, or of one `record` of a volume.
+def check_schema(schema: Any, path: Path, record: str = "", fix: str = "") -> None:
+    """Check the format of a file, or of one `record` of a volume. `fix` is for the error, unless the format is newer.
 
     Raises:
         RecordError: This version cannot read it.
@@ -167,7 +167,41 @@ def check_schema(schema: Any, path: Path, record: str = "") -> None:
     if schema != SCHEMA:
         newer = isinstance(schema, int) and schema > SCHEMA
         message = f"{record and f'{record} '}has format {schema!r}, but this version reads format {SCHEMA}"
-        raise RecordError(path, message, UPDATE if newer else "", record)
+        raise RecordError(path, message, UPDATE if newer else fix, record)
+
+
+def read_json(file: Path, fix: str = "") -> dict[str, Any]:
+    """Return a JSON object of this version of the format. `fix` is for the error; the default is for a cell's folder.
+
+    Raises:
+        RecordError: The file is damaged or of another version.
+
+    """
+    try:
+        values = reading.parse_json(read_bytes(file, fix))
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise RecordError(file, f"is damaged: {error}", fix) from error
+    if not isinstance(values, dict):
+        raise RecordError(file, f"is damaged: expected a JSON object, got {type(values).__name__}", fix)
+    check_schema(values.get("schema"), file, fix=fix)
+    return values
+
+
+def read_bytes(file: Path, fix: str = "") -> bytes:
+    """Return the content of a text file of a record (see `reading.read_file`). `fix` is as for `read_json`.
+
+    Raises:
+        RecordError: The file is missing or cannot be read.
+
+    """
+    try:
+        return reading.read_file(file)
+    except FileNotFoundError as error:
+        raise RecordError(file, "is missing", fix) from error
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except ValueError as error:
+        raise RecordError(file, f"cannot be read: {error}", fix) from error
 
 
 def state_of(cell: Cell, place: Path, result: Mapping[str, Any] | None, epochs_done: int) -> State:

@@ -10,7 +10,6 @@ from reproduce.exhibits import benchmarks
 from reproduce.presentation.content import Role
 from reproduce.records.benchmarks import (
     Benchmark,
-    BenchmarkError,
     Comparison,
     Goal,
     Series,
@@ -19,6 +18,7 @@ from reproduce.records.benchmarks import (
     spread,
     write,
 )
+from reproduce.records.run import RecordError
 from tests.fake_records import CLEAN, ENVIRONMENT, PATCH
 from tests.sections import made
 
@@ -96,6 +96,6 @@ def test_damaged_benchmark_record_is_named_and_others_are_read(tmp_path: Path) -
     whole, [problem] = read_all(tmp_path)
     assert [b.name for b in whole] == ["good"]
     assert problem.path == path
-    with pytest.raises(BenchmarkError, match="cannot be read"):
+    with pytest.raises(RecordError, match="is missing"):
         read(tmp_path / "missing.json")
     assert made(benchmarks.EXHIBIT, tmp_path).findings[0].role is Role.ALERT

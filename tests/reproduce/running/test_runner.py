@@ -370,7 +370,7 @@ def test_unreadable_folder_is_a_problem_of_its_cell(tmp_path, monkeypatch):
         return stat(path, **options)
 
     monkeypatch.setattr(os, "stat", look)
-    monkeypatch.setattr("reproduce.records.record.read", lambda file: look(file) and b"")
+    monkeypatch.setattr("reproduce.records.run.read_bytes", lambda file, fix: look(file) and b"")
     outcome = run_grid(CELLS[:1], settings(tmp_path))
     assert "config.json: cannot be read: Permission denied. Let this user read it" in outcome.problems[CELLS[0]]
 
