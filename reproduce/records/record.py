@@ -34,17 +34,7 @@ from reproduce.cells.kinds import Cell, CellError, from_dict
 from reproduce.records import locks, volumes
 from reproduce.records.locks import Hold, LockedError, LockLostError, hold
 from reproduce.records.reading import parse_json
-from reproduce.records.run import (
-    SCHEMA,
-    RecordError,
-    Run,
-    State,
-    Status,
-    read_bytes,
-    read_json,
-    state_of,
-    unreadable,
-)
+from reproduce.records.run import SCHEMA, RecordError, Run, State, Status, read_bytes, read_json, state_of, unreadable
 from reproduce.records.storage import append_line, write_atomically, write_json
 from reproduce.text import some
 
