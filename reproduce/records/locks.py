@@ -30,7 +30,7 @@ from pathlib import Path
 
 import filelock
 
-from reproduce.records.storage import StorageError, explain_full_disk
+from reproduce.records.storage import explain_full_disk
 
 HEARTBEAT_SECONDS = 30.0
 STALE_SECONDS = 300.0  # longer than network file systems cache the time of a file (60 s)
@@ -126,7 +126,7 @@ def hold(folder: Path) -> Iterator[Hold]:
     try:
         with explain_full_disk(room):
             folder.mkdir(parents=True, exist_ok=True)
-            _kernels(kernel, folder)
+            kernel.acquire(blocking=False)
     except filelock.Timeout:
         raise LockedError(f"{folder}: another process is working on this cell") from None
     try:
@@ -145,33 +145,6 @@ def hold(folder: Path) -> Iterator[Hold]:
             lease.release()
     finally:
         kernel.release()
-
-
-def _kernels(lock: filelock.BaseFileLock, folder: Path) -> None:
-    """Take this machine's lock.
-
-    Raises:
-        filelock.Timeout: Another process holds it.
-        StorageError: Its file belongs to another user.
-
-    """
-    try:
-        lock.acquire(blocking=False)
-    except PermissionError as error:
-        file = folder / FILES[0]
-        if not file.exists() or os.access(file, os.W_OK):
-            raise
-        raise StorageError(
-            error.errno,
-            f"{file} belongs to another user ({_owner(file)}) and is not writable: give the group write permission "
-            f"(`chmod -R g+w` on the folder of records, and umask 002 for all of its users)",
-        ) from error
-
-
-def _owner(file: Path) -> str:
-    with suppress(OSError, KeyError, NotImplementedError):
-        return file.owner()
-    return "unknown"
 
 
 def _take(folder: Path, lease: filelock.SoftFileLease) -> None:
