@@ -117,7 +117,6 @@ def revmvit(
     num_classes: int,
     image_size: int = 224,
     patch: int = 4,
-    split_blocks: bool = False,
 ) -> list[Stage]:
     """Build a RevMViT.
 
@@ -127,11 +126,9 @@ def revmvit(
         image_size: Height and width of the images in pixels.
         patch: Distance between patches in pixels; divides `image_size`. Neighbouring patches overlap by patch - 1
             pixels.
-        split_blocks: Whether attention and MLP of a reversible block are separate stages.
 
     Returns:
-        The J = 2 + blocks stages (18 for base), plus one per reversible block with `split_blocks`. They take images
-        [B, 3, image_size, image_size].
+        The J = 2 + blocks stages (18 for base), for images [B, 3, image_size, image_size].
 
     Raises:
         ValueError: If the size is unknown, `patch` does not divide `image_size` or a number is out of range.
@@ -157,5 +154,5 @@ def revmvit(
             transformer.block_functions(width, PoolingAttention(width, heads, stride))
             for _ in range(depth - (group > 0))
         ]
-        stages += transformer.reversible_blocks(blocks, split=split_blocks)
+        stages += transformer.reversible_blocks(blocks)
     return transformer.initialise([*stages, transformer.pooled_head(width, num_classes)])

@@ -81,7 +81,6 @@ def revroberta(
     vocabulary: int = VOCABULARY,
     length: int = 512,
     dropout: float = 0.1,
-    split_blocks: bool = False,
 ) -> list[Stage]:
     """Build a reversible RoBERTa for masked language modelling.
 
@@ -90,11 +89,10 @@ def revroberta(
         vocabulary: Number of tokens in the vocabulary.
         length: Maximum sequence length.
         dropout: Dropout rate after the embedding, of attention probabilities and after every residual function.
-        split_blocks: Whether attention and MLP of a block are separate stages.
 
     Returns:
-        The J = depth + 2 stages, 2 depth + 2 with `split_blocks`. They take token ids [B, T] and targets [B, T]
-        (`masked_cross_entropy`), and return logits [B, T, vocabulary].
+        The J = depth + 2 stages. They take token ids [B, T] and targets [B, T] (`masked_cross_entropy`), and return
+        logits [B, T, vocabulary].
 
     Raises:
         ValueError: If the size is unknown or a number is out of range.
@@ -119,7 +117,7 @@ def revroberta(
     return initialise(
         [
             BufferedStage(stem),
-            *reversible_blocks(blocks, split=split_blocks),
+            *reversible_blocks(blocks),
             HeadStage(nn.Sequential(head), loss=masked_cross_entropy),
         ]
     )

@@ -116,7 +116,6 @@ def revswin(
     image_size: int = 224,
     patch: int = 4,
     window: int = 7,
-    split_blocks: bool = False,
 ) -> list[Stage]:
     """Build a RevSwin.
 
@@ -126,11 +125,9 @@ def revswin(
         image_size: Height and width of the images in pixels.
         patch: Height and width of a patch in pixels; divides `image_size`.
         window: Height and width of a window in tokens; divides every larger grid.
-        split_blocks: Whether attention and MLP of a block are separate stages.
 
     Returns:
-        The J = 2 + blocks + groups - 1 stages (17 for tiny, 29 for small), plus one per block with `split_blocks`. They
-        take images [B, 3, image_size, image_size].
+        The J = 2 + blocks + groups - 1 stages (17 for tiny, 29 for small), for images [B, 3, image_size, image_size].
 
     Raises:
         ValueError: If the size is unknown, `patch` or `window` does not divide the image or the grid, or a number is
@@ -152,5 +149,5 @@ def revswin(
             shift = group_window // 2 if block % 2 and group_window < grid else 0  # a single window is not shifted
             attention = WindowAttention(width, heads, grid, group_window, shift)
             blocks.append(transformer.block_functions(width, attention))
-        stages += transformer.reversible_blocks(blocks, split=split_blocks)
+        stages += transformer.reversible_blocks(blocks)
     return transformer.initialise([*stages, transformer.pooled_head(width, num_classes)])

@@ -31,7 +31,6 @@ def revvit(
     image_size: int = 224,
     patch: int = 16,
     dropout: float = 0.0,
-    split_blocks: bool = False,
 ) -> list[Stage]:
     """Build a RevViT.
 
@@ -41,11 +40,9 @@ def revvit(
         image_size: Height and width of the images in pixels.
         patch: Height and width of a patch in pixels; divides `image_size`.
         dropout: Dropout rate after the embedding, of attention probabilities and after every residual function.
-        split_blocks: Whether attention and MLP of a block are separate stages.
 
     Returns:
-        The J = depth + 2 stages, 2 depth + 2 with `split_blocks`. They take images
-        [B, 3, image_size, image_size].
+        The J = depth + 2 stages, for images [B, 3, image_size, image_size].
 
     Raises:
         ValueError: If the size is unknown, `patch` does not divide `image_size` or a number is out of range.
@@ -66,7 +63,7 @@ def revvit(
     return transformer.initialise(
         [
             BufferedStage(stem),
-            *transformer.reversible_blocks(blocks, split=split_blocks),
+            *transformer.reversible_blocks(blocks),
             transformer.pooled_head(size.width, num_classes),
         ]
     )

@@ -101,13 +101,9 @@ def block_functions(
     return pre_norm(width, attention, dropout=dropout), pre_norm(width, Mlp(width, mlp_ratio), dropout=dropout)
 
 
-def reversible_blocks(blocks: Iterable[tuple[nn.Module, nn.Module]], *, split: bool) -> list[Stage]:
-    """Return blocks (F, G) as stages: one stage per block, or one per function with `split`."""
-    stages: list[Stage] = []
-    for functions in blocks:
-        pair = [ReversibleStage(function) for function in functions]
-        stages += pair if split else [merge(pair)]
-    return stages
+def reversible_blocks(blocks: Iterable[tuple[nn.Module, nn.Module]]) -> list[Stage]:
+    """Return a stage for each block (F, G)."""
+    return [merge([ReversibleStage(f), ReversibleStage(g)]) for f, g in blocks]
 
 
 class PatchEmbedding(nn.Module):

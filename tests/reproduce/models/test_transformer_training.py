@@ -28,9 +28,8 @@ def comparable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @every_family
-@pytest.mark.parametrize("split", [False, True])
-def test_gradients_equal_autograd(family: str, split: bool) -> None:
-    net, data = network(family, split_blocks=split), batches(family, 2)
+def test_gradients_equal_autograd(family: str) -> None:
+    net, data = network(family), batches(family, 2)
     gradients, expected = engine_gradients(net, methods.REVERSIBLE_BACKPROPAGATION, data, 2), plain_gradients(net, data)
     assert_close(comparable(gradients), comparable(expected), 1e-10)
 
