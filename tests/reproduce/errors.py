@@ -38,11 +38,12 @@ from reproduce.cells.kinds import Cell, CellError, from_dict
 from reproduce.cells.rates import LearningRateSchedule, learning_rate
 from reproduce.commands.cli import main
 from reproduce.commands.train import cell_by_hand
-from reproduce.data import imagenet32, manifest
+from reproduce.data import cifar, imagenet32, manifest
 from reproduce.data.errors import DataError
+from reproduce.data.sample_hash import sample_order
 from reproduce.distributed.partitioning import parse_partition
 from reproduce.forward_gradients import blocks
-from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Guess, Space
+from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Guess, Space, Target
 from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.grids import recipes
 from reproduce.measures.complexity import measure_complexity
@@ -52,7 +53,7 @@ from reproduce.modelling.synchronous_schedules import gpipe, interleaved, one_f_
 from reproduce.models.bdia import BdiaStage, Quantise
 from reproduce.models.invertible_revnet import invertible_revnet
 from reproduce.models.permutation import PixelUnshuffleStage
-from reproduce.models.revroberta import revroberta
+from reproduce.models.revroberta import masked_cross_entropy, revroberta
 from reproduce.models.revswin import revswin
 from reproduce.models.revvit import revvit
 from reproduce.models.sizes import HierarchicalSize, TransformerSize

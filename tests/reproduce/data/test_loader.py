@@ -113,9 +113,6 @@ def test_hash_is_splitmix64_and_stable():
     assert sample_order(0, 0, 8).tolist() == [2, 0, 4, 5, 3, 1, 7, 6]
     assert sample_hashes(1, 2, ORDER, 2).tolist() == [7514956018966487631, 11926612683539703642]
     assert derive_seed(3, sample_hash.INITIALISATION) == 4155285821718478473
-    for value in (-1, 2**64):
-        with pytest.raises(ValueError, match=r"integers in 0..2\^64 - 1"):
-            sample_order(value, 0, 4)
 
 
 def test_crops_are_windows_of_padded_image():

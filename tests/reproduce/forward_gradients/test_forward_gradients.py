@@ -208,16 +208,19 @@ def test_plain_noise_is_unbiased(guess: Guess, space: Space) -> None:
     assert float((apart < 2).double().mean()) > 0.9
 
 
-@pytest.mark.parametrize("target", Target)
-@pytest.mark.parametrize("space", Space)
+@pytest.mark.parametrize(
+    ("target", "space"),
+    [
+        (target, space)
+        for target in Target
+        for space in Space
+        if target is Target.GLOBAL or space is not Space.ALL_WEIGHTS
+    ],
+)
 @pytest.mark.parametrize("guess", [Guess.LOCAL, Guess.GAUSSIAN, Guess.FIXED])
 def test_jvp_equals_projection(target: Target, space: Space, guess: Guess) -> None:
-    """The gradients by jvp equal those by projection, except where one jvp does not suffice."""
+    """The gradients by jvp equal those by projection. One jvp does not suffice for several losses and all weights."""
     settings = ForwardGradient(target, guess, space)
-    if space is Space.ALL_WEIGHTS and target is not Target.GLOBAL:
-        with pytest.raises(ValueError, match="needs one jvp of one loss"):
-            replace(settings, derivative=Derivative.JVP)
-        return
     by_projection, by_jvp = (
         gradients(trained(replace(settings, derivative=derivative), norm=False)) for derivative in Derivative
     )

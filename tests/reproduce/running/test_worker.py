@@ -48,7 +48,9 @@ def test_missing_loader_lists_alternatives(tmp_path, monkeypatch):
 
 def test_worker_runs_measurement_cells(tmp_path):
     """A worker also runs cells that measure without training."""
-    assert reports([complexity_cell(methods.PETRA)], tmp_path) == [Finished(0, State(Status.DONE))]
+    cell = complexity_cell(methods.PETRA)
+    assert reports([cell], tmp_path) == [Finished(0, State(Status.DONE))]
+    assert Record.for_cell(cell, tmp_path).read().result["stages"] == 5
 
 
 @pytest.mark.parametrize("cell", [CELLS[0], PROBED], ids=["training", "gradients"])
