@@ -11,12 +11,11 @@ from petra_core import Pipeline, Stage
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps
 from reproduce.cells import networks
-from reproduce.measures.context import Observer
 from reproduce.measures.run_options import BRANCHES
 from reproduce.records.record import Status
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
-from tests.reproduce.measures.test_training import CHAIN, assert_a_stop_changes_no_bit, run
+from tests.reproduce.measures.test_training import CHAIN, Notices, assert_a_stop_changes_no_bit, run
 
 pytestmark = pytest.mark.convolutions
 
@@ -60,14 +59,6 @@ def test_stop_between_captured_steps_changes_no_bit(tmp_path: Path, recorded_ste
     """A stop and resume between recorded steps changes no bit."""
     assert_a_stop_changes_no_bit(55, LONG, tmp_path, cuda_graphs=BRANCHES)
     assert [ticks.recorded for ticks in recorded_steps] == [True] * 3
-
-
-class Notices(Observer):
-    def __init__(self) -> None:
-        self.notices: list[str] = []
-
-    def notice(self, text: str) -> None:
-        self.notices.append(text)
 
 
 def test_uncapturable_method_trains_plainly_with_notice(tmp_path: Path, recorded_steps: list[CapturedSteps]) -> None:

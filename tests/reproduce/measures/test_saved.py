@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from petra_core.inspection import values
 from reproduce.cells.kinds import ForwardGradientCell
 from reproduce.commands.train import FORWARD
 from reproduce.distributed.sharded import ShardedCheckpoint
-from reproduce.measures.context import Context, Observer
+from reproduce.measures.context import Context
 from reproduce.records.record import Record, Status
 from reproduce.running.execution import execute
-from tests.reproduce.measures.test_training import CHAIN, run, stop_after
+from tests.reproduce.measures.test_training import CHAIN, Notices, run, stop_after
 
 pytestmark = pytest.mark.convolutions
 
@@ -33,28 +34,15 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def copied(saved: Path, folder: Path) -> None:
-    for file in saved.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-
-
-def _module(state: dict[str, Any]) -> dict[str, torch.Tensor]:
-    module: dict[str, torch.Tensor] = state["workers"][1]["module"]
-    return module
-
-
-def _first(state: dict[str, Any], ending: str = "weight") -> str:
-    return next(name for name in _module(state) if name.endswith(ending))
-
-
 def _group(**settings: Any) -> Change:
     return lambda state: state["workers"][1]["optimizer"]["param_groups"][0].update(settings)
 
 
 def _tensor(change: Callable[[torch.Tensor], torch.Tensor], ending: str = "weight") -> Change:
     def apply(state: dict[str, Any]) -> None:
-        name = _first(state, ending)
-        _module(state)[name] = change(_module(state)[name])
+        module = state["workers"][1]["module"]
+        name = next(name for name in module if name.endswith(ending))
+        module[name] = change(module[name])
 
     return apply
 
@@ -112,7 +100,7 @@ def test_contradicting_checkpoint_is_refused_and_kept(tmp_path: Path, saved: Pat
     """A checkpoint that contradicts its cell raises a CheckpointError, and no file changes."""
     state = checkpoint.load(saved / "checkpoint.pt")
     before = json.loads((saved / "config.json").read_text())
-    copied(saved, tmp_path)
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     CONTRADICTIONS[name](state)
     checkpoint.save(tmp_path / "checkpoint.pt", state)
     harm = (tmp_path / "checkpoint.pt").read_bytes()
@@ -126,7 +114,7 @@ def test_contradicting_checkpoint_is_refused_and_kept(tmp_path: Path, saved: Pat
 
 @pytest.mark.parametrize("harm", [lambda content: content[:-1000], lambda _: b"hello"], ids=["cut off", "other"])
 def test_damaged_checkpoint_is_named_and_kept(tmp_path: Path, saved: Path, harm: Callable[[bytes], bytes]) -> None:
-    copied(saved, tmp_path)
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     file = tmp_path / "checkpoint.pt"
     file.write_bytes(damaged := harm(file.read_bytes()))
     with pytest.raises(CheckpointError, match=r"checkpoint.pt .*move it away"):
@@ -155,7 +143,7 @@ def test_error_while_reading_a_checkpoint_is_no_result(
     tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, where: str
 ) -> None:
     """A flipped bit in a table of contents requested 22.9 GB, which was recorded as the result "out of memory"."""
-    copied(saved, tmp_path)
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
 
     def fail(*_: object) -> None:
         raise error
@@ -226,16 +214,12 @@ def test_resume_on_other_machine_or_code_gives_a_notice(
     tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run continues on another machine or with other code, with a notice of each difference."""
-    copied(saved, tmp_path)
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
     monkeypatch.setattr("reproduce.records.provenance.code", lambda: ({"commit": "f" * 40, "clean": True}, b""))
-    notices: list[str] = []
-
-    class Ear(Observer):
-        def notice(self, text: str) -> None:
-            notices.append(text)
-
-    execute(Record(tmp_path, CHAIN), Context(observer=Ear()))
+    observer = Notices()
+    execute(Record(tmp_path, CHAIN), Context(observer=observer))
+    notices = observer.notices
     # The saved run may have been started with variables that select kernels (CI does so).
     assert any(re.search(r"kernel_variables .*, now \{.*'ONEDNN_MAX_CPU_ISA': 'SSE41'", text) for text in notices), (
         notices

@@ -56,6 +56,16 @@ class StopAfter(Observer):
         return self.left <= 0
 
 
+class Notices(Observer):
+    """Collect the notices."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+
 def run(cell, folder, **chosen):
     """Run a cell. Keywords are options of the context or of `RunOptions`."""
     options = {field.name: chosen.pop(field.name) for field in dataclasses.fields(RunOptions) if field.name in chosen}
