@@ -113,7 +113,7 @@ def code() -> tuple[dict[str, Any], bytes]:
             new = others.decode("utf-8", "replace").split("\0")[:-1]
             if new:
                 _git("add", "--intent-to-add", "--", *here, index=index)
-            patch = _git("diff", "HEAD", *DIFF, "--", *CODE, index=index, limit=LARGEST_PATCH)
+            patch = _git("diff", "HEAD", *DIFF, "--", *CODE, index=index)
     except FileNotFoundError:
         return {"version": version, "commit": None, "note": "git is not installed: the commit is not known"}, b""
     except subprocess.CalledProcessError as error:
@@ -128,25 +128,13 @@ def code() -> tuple[dict[str, Any], bytes]:
     return entry, patch
 
 
-def _git(*arguments: str, index: str | None = None, limit: int | None = None) -> bytes:
-    """Return git's output, independent of the user's settings, cut to about `limit` bytes."""
+def _git(*arguments: str, index: str | None = None) -> bytes:
+    """Return git's output, independent of the user's settings."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"} | ({} if index is None else {"GIT_INDEX_FILE": index})
     settings = ("core.fsmonitor=false", "core.untrackedCache=false", f"safe.directory={ROOT}")
     command = ["git", "-C", str(ROOT), *(word for setting in settings for word in ("-c", setting)), *arguments]
-    with (
-        tempfile.TemporaryFile() as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment) as process,
-    ):
-        assert process.stdout is not None
-        output = process.stdout.read(-1 if limit is None else limit + 1)
-        if limit is not None and len(output) > limit:
-            process.kill()
-            return output
-        if process.wait():
-            errors.seek(0)
-            raise subprocess.CalledProcessError(process.returncode, command, output, errors.read())
-    return output
+    return subprocess.run(command, capture_output=True, check=True, env=environment).stdout
 
 
 def _version(package: str) -> str | None:
