@@ -1,12 +1,12 @@
 """The largest stable learning rate under staleness, in theory and in this engine, where theory is exact.
 
-One weight w, the loss h w^2 / 2, plain gradient descent, an update for each micro-batch: a stage whose gradients are
-tau updates old does w <- w - rate h w', where w' is the weight of tau updates before. That recursion is stable as long
-as
+One weight w, the loss w^2 / 2, plain gradient descent, an update for each micro-batch: a stage whose gradients are tau
+updates old does w <- w - rate w', where w' is the weight of tau updates before. That recursion is stable as long as
 
-    rate < 2 sin(pi / (2 (2 tau + 1))) / h
+    rate < 2 sin(pi / (2 (2 tau + 1)))
 
-which is 2 / h without staleness, and about pi / (2 tau h) with much of it.
+which is 2 without staleness, and about pi / (2 tau) with much of it. With the loss h w^2 / 2 the rates are 1 / h times
+as large.
 """
 
 import math
@@ -21,20 +21,12 @@ from petra_core.methods import Method
 PERIODS = 8  # of the oscillation at the border, after which growth and decay can be distinguished
 
 
-def largest(tau: int, curvature: float = 1.0) -> float:
-    """Return the rate below which gradient descent on a quadratic is stable.
-
-    Args:
-        tau: age of the gradients in updates.
-        curvature: h, the second derivative of the loss.
-
-    """
-    return 2 * math.sin(math.pi / (2 * (2 * tau + 1))) / curvature
+def largest(tau: int) -> float:
+    """Return the rate below which gradient descent on w^2 / 2 is stable, with gradients that are tau updates old."""
+    return 2 * math.sin(math.pi / (2 * (2 * tau + 1)))
 
 
-def are_stable(
-    rates: Sequence[float], tau: int, curvature: float = 1.0, method: Method = methods.PETRA
-) -> tuple[bool, ...]:
+def are_stable(rates: Sequence[float], tau: int, method: Method = methods.PETRA) -> tuple[bool, ...]:
     """Return for each learning rate whether the weight decays when the engine trains two stages.
 
     Only the lower stage has weights. All rates are tried in one run, on one weight each: a weight only sees the product
@@ -43,13 +35,12 @@ def are_stable(
     Args:
         rates: The learning rates.
         tau: Staleness of the lower stage in micro-batches, which are updates.
-        curvature: h, the second derivative of the loss.
         method: Any pipelined method.
 
     """
     linear = nn.Linear(1, len(rates), bias=False, dtype=torch.float64)
     weights = nn.init.ones_(linear.weight)
-    curvatures = curvature / max(rates) * torch.tensor(rates, dtype=torch.float64)
+    curvatures = torch.tensor(rates, dtype=torch.float64) / max(rates)
 
     def quadratic(output: Tensor, _: Tensor) -> Tensor:
         return (curvatures * output.square() / 2).sum()
