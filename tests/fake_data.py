@@ -12,10 +12,12 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from reproduce.cells.catalogue import Dataset
-from reproduce.data.beton import Beton
+from reproduce.data.beton import Beton, JpegFiles
+from reproduce.data.crops import Integers
 from reproduce.data.loader import Batch
 from reproduce.data.manifest import SPLITS, Findings, Manifest, Options
 from reproduce.data.prepare import prepare
+from reproduce.data.sample_hash import sample_order
 from reproduce.data.small_images import SmallImages
 
 PIXELS = 3 * 32 * 32
@@ -104,6 +106,27 @@ def prepared(dataset: Dataset, source: Path, root: Path, **options: bool) -> Man
     return prepare(dataset, source, root, Options(reason="a test", **options), lambda *_: nullcontext(lambda _: None))[
         0
     ]
+
+
+def assert_crops(batch: Batch, files: JpegFiles, boxes: Integers, flips: NDArray[np.bool_], mean: float) -> None:
+    """Assert that the first epoch of seed 0 is these boxes of the files, resized and mirrored, in 0..255.
+
+    Args:
+        batch: All images, and their labels.
+        files: The image files.
+        boxes: Box of each file (top, left, height, width).
+        flips: Whether each image is mirrored.
+        mean: Largest mean difference of an image, after rounding.
+
+    """
+    for image, label, sample in zip(*batch, sample_order(0, 0, len(files.paths)), strict=True):
+        top, left, height, width = boxes[sample]
+        with Image.open(files.paths[sample]) as picture:
+            crop = picture.convert("RGB").crop((left, top, left + width, top + height))
+        expected = np.array(crop.resize(image.shape[1:], Image.Resampling.BILINEAR))
+        expected = expected[:, ::-1] if flips[sample] else expected
+        assert abs(image.round().permute(1, 2, 0).numpy() - expected).mean() <= mean
+        assert label == files.labels[sample]
 
 
 def assert_same_batches(one: Iterable[Batch], other: Iterable[Batch]) -> None:

@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from reproduce.data.beton import Beton, JpegFiles, RawImages, write_beton
 from reproduce.data.crops import centre_crops, choose_mirrored, random_resized_crops
 from reproduce.data.errors import DataError
 from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader
-from reproduce.data.sample_hash import AUGMENTATION, sample_hashes, sample_order
+from reproduce.data.sample_hash import AUGMENTATION, sample_hashes
 from tests.conftest import ROOT
-from tests.fake_data import assert_same_batches, image_folder
+from tests.fake_data import assert_crops, assert_same_batches, image_folder
 
 if find_spec("ffcv") is None:
     pytest.skip("FFCV is not installed", allow_module_level=True)
@@ -111,19 +110,12 @@ def test_jpeg_batches_do_not_depend_on_workers_and_start(jpeg_file: Path) -> Non
 def test_jpeg_crops_follow_the_sample_hash(jpeg_file: Path, jpegs: JpegFiles, augment: bool) -> None:
     """The crop and the mirroring of every JPEG image are those of its hash."""
     source = FfcvFile(jpeg_file, LARGE, augment=augment)
-    [(images, labels)] = Loader(source, 12, seed=0).epoch(0)
+    [batch] = Loader(source, 12, seed=0).epoch(0)
     file, hashes = Beton(jpeg_file), sample_hashes(0, 0, AUGMENTATION, 12)
-    boxes = (random_resized_crops(hashes, file.heights, file.widths), centre_crops(file.heights, file.widths))
-    flips = choose_mirrored(hashes) & augment
+    shapes = file.heights, file.widths
+    boxes = random_resized_crops(hashes, *shapes) if augment else centre_crops(*shapes)
     assert 0 < choose_mirrored(hashes).sum() < 12
-    for image, label, sample in zip(images, labels, sample_order(0, 0, 12), strict=True):
-        top, left, height, width = boxes[not augment][sample]
-        with Image.open(jpegs.paths[sample]) as picture:
-            crop = picture.convert("RGB").crop((left, top, left + width, top + height))
-        expected = np.array(crop.resize((64, 64), Image.Resampling.BILINEAR))
-        expected = expected[:, ::-1] if flips[sample] else expected
-        assert abs(image.permute(1, 2, 0).numpy() - expected).mean() < 2  # of 255, because the decoder differs
-        assert label == jpegs.labels[sample]
+    assert_crops(batch, jpegs, boxes, choose_mirrored(hashes) & augment, mean=2)  # of 255, because the decoder differs
 
 
 def test_held_batches_are_not_overwritten(raw_file: Path) -> None:

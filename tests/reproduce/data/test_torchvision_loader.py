@@ -19,9 +19,9 @@ from reproduce.data.beton import ChangedImageError, JpegFiles, UnreadableImageEr
 from reproduce.data.crops import choose_mirrored, random_resized_crops
 from reproduce.data.errors import DataError
 from reproduce.data.loader import BatchFormat, Evaluation, Loader
-from reproduce.data.sample_hash import AUGMENTATION, sample_hashes, sample_order
+from reproduce.data.sample_hash import AUGMENTATION, sample_hashes
 from reproduce.data.torchvision_loader import ImageFiles
-from tests.fake_data import assert_same_batches, image_folder
+from tests.fake_data import assert_crops, assert_same_batches, image_folder
 
 # DataLoader forks, and Python 3.12 warns of forks in a process with several threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -89,17 +89,9 @@ def test_torchvision_crops_follow_the_sample_hash(files: JpegFiles) -> None:
     hashes = sample_hashes(0, 0, AUGMENTATION, FILES)
     assert images.shape == (FILES, 3, SIZE, SIZE)
     assert images.dtype == torch.float32
-    for image, label, sample in zip(images, labels, sample_order(0, 0, FILES), strict=True):
-        with Image.open(files.paths[sample]) as source:
-            width, height = source.size
-            [(top, left, h, w)] = random_resized_crops(
-                hashes[sample : sample + 1], np.array([height]), np.array([width])
-            )
-            crop = source.convert("RGB").crop((left, top, left + w, top + h))
-        expected = np.asarray(crop.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
-        expected = expected[:, ::-1] if choose_mirrored(hashes)[sample] else expected
-        assert np.array_equal(image.round().permute(1, 2, 0).numpy(), expected)
-        assert label == files.labels[sample]
+    widths, heights = np.array([Image.open(path).convert("RGB").size for path in files.paths]).T
+    boxes = random_resized_crops(hashes, heights, widths)
+    assert_crops((images, labels), files, boxes, choose_mirrored(hashes), mean=0)
 
 
 @pytest.mark.parametrize(("batch_size", "workers"), [(5, 1), (64, 0)])
