@@ -19,7 +19,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from click.testing import Result
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 600  # timeout of a test in seconds; a busy machine takes long to start Python
@@ -91,6 +94,15 @@ class Command:
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.join()
         self._errors.unlink(missing_ok=True)
+
+
+def call(*arguments: object, **settings: Any) -> "Result":
+    """Run a command of `python -m reproduce` in this process. Keywords are settings of click's runner."""
+    from click.testing import CliRunner
+
+    from reproduce.commands.cli import main
+
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], **settings)
 
 
 def reproduce(*arguments: str) -> None:

@@ -8,18 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from petra_core import BufferedStage, CheckpointError, HeadStage, ReversibleStage, methods
 from reproduce.cells import catalogue, networks, own
 from reproduce.cells.kinds import TrainingCell, from_dict
-from reproduce.commands.cli import main
 from reproduce.commands.train import cell_by_hand
 from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import Context, Stopped
 from reproduce.records import volumes
 from reproduce.records.record import Record, RecordError
 from reproduce.running.execution import execute
+from tests.processes import call
 
 SOURCE = """
 import numpy
@@ -145,7 +144,7 @@ def test_network_not_fitting_data_is_refused_before_recording(
 ) -> None:
     """`train` and `partition` refuse a network that does not fit the data set, and write no record."""
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(main, [*command, "--model", f"{module}:{function}", "--dataset", "digits"])
+    result = call(*command, "--model", f"{module}:{function}", "--dataset", "digits")
     assert result.exit_code == 2
     assert re.search(problem, result.output), result.output
     assert not (tmp_path / "runs").exists()
@@ -154,8 +153,7 @@ def test_network_not_fitting_data_is_refused_before_recording(
 @pytest.mark.parametrize(("function", "subject"), [("stages", "batch 32, PETRA"), ("with_batch", "the micro-batch of")])
 def test_partition_times_own_network(module: str, function: str, subject: str) -> None:
     """`partition` times a user's network on the data set or on the network's micro-batch."""
-    arguments = ["partition", "--model", f"{module}:{function}", "--dataset", "digits", "--repetitions", "1"]
-    result = CliRunner().invoke(main, arguments)
+    result = call("partition", "--model", f"{module}:{function}", "--dataset", "digits", "--repetitions", 1)
     assert result.exit_code == 0, result.output
     assert f"own network {module}:{function}" in result.output
     assert subject in result.output

@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 import pytest
 import torch
-from click.testing import CliRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from reproduce.cells.kinds import KINDS, ForwardGradientCell
@@ -29,17 +28,13 @@ from reproduce.running import runner
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.progress import EventFiles, GridBar, TrainingBar
 from tests.conftest import ROOT
-from tests.processes import PATIENCE, wait_for
+from tests.processes import PATIENCE, call, wait_for
 from tests.reproduce.measures.test_training import SMALL
 
 QUICK = [
     *("--image-size", "8", "--width", "2", "--batch-size", "128", "--epochs", "2"),
     *("--method", "petra", "-k", "2", "--learning-rate", "0.1"),
 ]
-
-
-def call(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_train_help_lists_every_setting_in_its_group():
@@ -288,9 +283,9 @@ def test_home_folder_is_expanded_in_paths(tmp_path, monkeypatch, option):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     command = ["data", "list"] if option == "--data-root" else ["run", "smoke", "--dry-run"]
-    assert CliRunner().invoke(main, [*command, f"{option}=~/there"]).exit_code == 0
+    assert call(*command, f"{option}=~/there").exit_code == 0
     assert not (tmp_path / "~").exists()
-    nobody = CliRunner().invoke(main, [*command, f"{option}=~no-user-of-this-name/there"])
+    nobody = call(*command, f"{option}=~no-user-of-this-name/there")
     assert nobody.exit_code == 2
     assert "the home folder of a user that does not exist" in nobody.stderr
 
@@ -315,7 +310,7 @@ def test_unreadable_path_exits_2_and_is_named(tmp_path, monkeypatch, command, in
 
     monkeypatch.setattr(os, "stat", look)
     monkeypatch.setattr(os, "access", lambda path, mode, **options: path != closed and access(path, mode, **options))
-    done = CliRunner().invoke(main, [*command.split(), str(closed / "in" if inside else closed)])
+    done = call(*command.split(), closed / "in" if inside else closed)
     assert done.exit_code == 2
     assert re.search(r"no permission to read '.*closed.*': let this user read it", " ".join(done.output.split()))
 

@@ -4,17 +4,15 @@ import errno
 import re
 
 import pytest
-from click.testing import CliRunner
 
 from reproduce.cells.catalogue import DATASETS
-from reproduce.commands import data as commands
-from reproduce.commands.cli import main
 from tests import fake_data
+from tests.processes import call
 
 
 def invoke(*arguments, code=0):
     """Return the output of a command, including stderr."""
-    result = CliRunner().invoke(commands.data, [str(argument) for argument in arguments])
+    result = call("data", *arguments)
     assert result.exit_code == code, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result.output
@@ -151,10 +149,10 @@ def test_interrupted_prepare_leaves_only_lock_and_exits_130(source, root, monkey
 
 
 def test_data_list_obeys_no_color(tmp_path, monkeypatch):
-    command = ["data", "list", "--data-root", str(tmp_path)]
-    assert "\x1b[" in CliRunner().invoke(main, command, color=True).stdout
+    command = "data", "list", "--data-root", tmp_path
+    assert "\x1b[" in call(*command, color=True).stdout
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[" not in CliRunner().invoke(main, command, color=True).stdout
+    assert "\x1b[" not in call(*command, color=True).stdout
 
 
 def test_prepare_names_read_only_root_and_remedy(tmp_path, monkeypatch):
@@ -165,9 +163,7 @@ def test_prepare_names_read_only_root_and_remedy(tmp_path, monkeypatch):
         raise OSError(errno.EROFS, "Read-only file system", str(tmp_path / ".cifar10.lock"))
 
     monkeypatch.setattr("filelock.FileLock.acquire", read_only)
-    done = CliRunner().invoke(
-        main, ["data", "prepare", "cifar10", "--source", str(source), "--data-root", str(tmp_path)]
-    )
+    done = call("data", "prepare", "cifar10", "--source", source, "--data-root", tmp_path)
     assert done.exit_code == 1
     assert "mounted read-only: choose a folder that can be written" in done.stderr
     assert "Errno" not in done.stderr

@@ -2,16 +2,14 @@
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from petra_core.methods import BACKPROPAGATION, PETRA
-from reproduce.commands.cli import main
 from reproduce.grids import recipes, scales
 from reproduce.grids.grid import grid_of
 from reproduce.records import provenance
 from reproduce.records.record import Record
 from tests import fake_records
-from tests.processes import FORKED
+from tests.processes import FORKED, call
 from tests.reproduce.records.test_locks import _hold
 
 CHOSEN = ("--exhibits", "accuracy", "--models", "revnet18", "--methods", "petra,backpropagation")
@@ -34,14 +32,14 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
-def call(root, *more):
-    return CliRunner().invoke(main, [*ARGUMENTS, "--records", str(root), *more])
+def plan(root, *more):
+    return call(*ARGUMENTS, "--records", root, *more)
 
 
 def test_plan_counts_states_and_estimates_time(root):
     """`run --dry-run` counts cells by state, estimates the remaining time and changes no file."""
     before = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
-    result = call(root)
+    result = plan(root)
     assert result.exit_code == 1, "a damaged record is a problem"
     [row] = [line for line in result.output.splitlines() if line.startswith("  digits")]
     # 3 epochs of one cell and 4 of two others are left, at 1.5 s of training and 0.1 s of evaluation
@@ -53,11 +51,11 @@ def test_plan_counts_states_and_estimates_time(root):
 
 def test_plan_of_retries_threads_and_precision(root):
     """Retries, other threads and another precision change the number of remaining cells or the estimate."""
-    text = call(root, "--retry-failed").output
+    text = plan(root, "--retry-failed").output
     assert "Left: 4 cells, 22 s of one worker" in text  # 3 epochs more
     assert "failed" not in text.splitlines()[0]
-    assert "the time of all of them is unknown" in call(root, "--threads", "2").output
-    text = call(root, "--precision", "bf16").output  # other cells of the same table
+    assert "the time of all of them is unknown" in plan(root, "--threads", "2").output
+    text = plan(root, "--precision", "bf16").output  # other cells of the same table
     assert text.splitlines()[1] == "accuracy:"
     [row] = [line for line in text.splitlines() if line.startswith("  digits")]
     assert " ".join(row.split()) == "digits revnet18 w8 backpropagation, petra 1,4,32 0 6 6 unknown"
@@ -68,7 +66,7 @@ def test_plan_reports_cells_that_cannot_run(root):
     for cell in CELLS[4:]:
         fake_records.train(cell, root, 95.0, epochs=1).fail("out of memory", "no")
     (Record.for_cell(CELLS[1], root).path / "config.json").write_text("{")
-    text = call(root).output
+    text = plan(root).output
     assert "Nothing can be run: 2 cells unreadable, 2 cells out of memory; --retry-failed" in text
     assert "Nothing is left" not in text
 
@@ -81,19 +79,19 @@ def test_plan_shows_lock_of_another_machine(root):
     process.start()
     try:
         assert ready.wait(120)
-        text = call(root, "-v").output
+        text = plan(root, "-v").output
         assert f"LOCKED {CELLS[1].slug} by process {process.pid} on beta (last sign of life " in text
         assert f"{CELLS[1].name}: 1 of 4 epochs, locked by process {process.pid} on beta" in text
     finally:
         release.set()
         process.join()
-    assert "LOCKED" not in call(root).output
+    assert "LOCKED" not in plan(root).output
 
 
 def test_plan_counts_every_cell_of_every_scale(tmp_path):
     """The plan of every scale counts all its cells in fewer than 120 lines."""
     for name in scales.SCALES:
-        result = CliRunner().invoke(main, ["run", name, "--dry-run", "--records", str(tmp_path)])
+        result = call("run", name, "--dry-run", "--records", tmp_path)
         assert result.exit_code == 0
         [total] = [line for line in result.output.splitlines() if line.startswith("in all")]
         assert int(total.split()[2]) == len(grid_of(name))

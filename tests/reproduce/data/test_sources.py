@@ -8,12 +8,10 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from petra_core import CheckpointError
 from reproduce.cells import catalogue
 from reproduce.cells.catalogue import CIFAR10, CIFAR100, IMAGENET
-from reproduce.commands.cli import main
 from reproduce.data import sources
 from reproduce.data.errors import DataError
 from reproduce.data.sources import open_data
@@ -23,6 +21,7 @@ from reproduce.records.record import Record, Status
 from reproduce.running.execution import execute
 from tests import fake_data
 from tests.fake_data import assert_same_batches, prepared
+from tests.processes import call
 from tests.reproduce.cells.test_cells import TRAINING
 
 needs_ffcv = pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed")
@@ -101,7 +100,7 @@ def test_open_data_errors_state_the_remedy(root, tmp_path, monkeypatch):
     with pytest.raises(DataError, match=rf"cifar10 is not prepared. {command}"):
         open_data(CELL, CPU, elsewhere)
     words = f"train --dataset cifar10 --loader memory --data-root {elsewhere} --output {tmp_path / 'run'}"
-    assert re.search(f"cifar10 is not prepared. {command}", CliRunner().invoke(main, words.split()).output)
+    assert re.search(f"cifar10 is not prepared. {command}", call(*words.split()).output)
     with pytest.raises(DataError, match=r"batch_size 101 is larger than this training set \(100 samples\)"):
         open_data(dataclasses.replace(CELL, batch_size=101), CPU, root)
     monkeypatch.setitem(sys.modules, "reproduce.data.ffcv_loader", None)

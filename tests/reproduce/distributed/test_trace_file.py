@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from petra_core import checkpoint
-from reproduce.commands.cli import main
 from reproduce.distributed import trace_file
 from reproduce.distributed.group import SINGLE_PROCESS
 from reproduce.distributed.trace_file import TraceFile
@@ -16,6 +14,7 @@ from reproduce.distributed.tracing import TracingExecutor
 from reproduce.records.storage import StorageFullError
 from tests import toys
 from tests.compare import assert_bitwise_equal
+from tests.processes import call
 from tests.reproduce.distributed.test_launch import Start, output_of, start
 
 __all__ = ["start"]  # the fixture
@@ -28,7 +27,7 @@ OPTIONS = [
 
 
 def trained(output: Path, *more: str) -> Any:
-    outcome = CliRunner().invoke(main, [*OPTIONS, "--output", str(output), *more])
+    outcome = call(*OPTIONS, "--output", output, *more)
     assert outcome.exit_code == 0, outcome.output
     return checkpoint.load(output / "model.pt")
 
@@ -65,7 +64,7 @@ def test_short_run_writes_partial_trace_or_a_notice(tmp_path: Path) -> None:
     numbers = {event["args"]["micro_batch"] for event in json.loads(file.read_text())["traceEvents"]}
     assert max(numbers) == 1797 * 4 // 5 // 64 - 1  # the last complete micro-batch of the training set
     more = ("--batch-size", "600", "--output", str(tmp_path / "short"), "--trace", str(tmp_path / "none.json"))
-    outcome = CliRunner().invoke(main, [*OPTIONS, *more])
+    outcome = call(*OPTIONS, *more)
     assert outcome.exit_code == 0, outcome.output
     assert "--trace: nothing was traced: the run ended before its pipeline was full" in outcome.output
     assert not (tmp_path / "none.json").exists()
@@ -91,7 +90,7 @@ def test_unwritable_trace_does_not_stop_training(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(trace_file, "write_json", full)
     more = ("--output", str(tmp_path / "run"), "--trace", str(tmp_path / "trace.json"))
-    outcome = CliRunner().invoke(main, [*OPTIONS, *more])
+    outcome = call(*OPTIONS, *more)
     assert outcome.exit_code == 0, outcome.output
     assert "WARNING: --trace: no trace was written" in outcome.output
     assert (tmp_path / "run" / "result.json").exists()

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from petra_core import methods
-from reproduce.commands.cli import main
 from reproduce.exhibits import benchmarks as benchmark_views
 from reproduce.exhibits import provenance as provenance_view
 from reproduce.grids import recipes
@@ -24,6 +22,7 @@ from reproduce.records.merging import Decision
 from reproduce.records.record import Record, RecordError
 from reproduce.records.results import Results
 from tests import fake_records
+from tests.processes import call
 from tests.reproduce.records.test_records import snapshot
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -325,7 +324,7 @@ def test_unprintable_name_breaks_nothing_else(tmp_path: Path, what: str) -> None
     assert not any(reading.UNPRINTABLE.search(words) for words in texts)
     show(read, tmp_path / "export")
     if root.exists():
-        done = CliRunner().invoke(main, ["records", "merge", str(root), "--records", str(tmp_path / "ours")])
+        done = call("records", "merge", root, "--records", tmp_path / "ours")
         assert not reading.UNPRINTABLE.search(done.output)
 
 
@@ -388,7 +387,7 @@ def test_folder_of_other_files_is_not_changed(tmp_path: Path, name: str) -> None
     first = Path(name).parts[0]
     with pytest.raises(RecordError, match=rf"is not a record .* contains .*{first}.* choose another folder"):
         Record(tmp_path, CELL).begin(fake_records.ENVIRONMENT, fake_records.CLEAN)
-    done = CliRunner().invoke(main, ["train", "--dataset", "digits", "--output", str(tmp_path)])
+    done = call("train", "--dataset", "digits", "--output", tmp_path)
     assert done.exit_code == 2
     assert "--output: " in done.stderr
     assert snapshot(tmp_path) == before

@@ -7,18 +7,17 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from pandas import DataFrame, concat
 
 from petra_core import methods
 from reproduce.cells.kinds import GradientsCell
-from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.grids.plans.transformers import IMAGES
 from reproduce.presentation.compare import means, measured_samples
 from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, average_over_micro_batches, over_training
 from reproduce.records.results import read
 from tests import fake_records
+from tests.processes import call
 from tests.sections import run_sets
 
 CELL = recipes.cell("paper", epochs=6, drops=(), batch_size=8, dataset="imagenet")
@@ -131,19 +130,19 @@ def test_frames_are_exported_as_csv(tmp_path: Path) -> None:
 def test_export_replaces_only_its_files(tmp_path: Path) -> None:
     """A repeated export replaces its files, and refuses to replace any other file."""
     fake_records.train(recipes.cell("small"), tmp_path, 60.0)
-    export = ["records", "export", str(tmp_path / "tables"), "--records", str(tmp_path)]
+    export = "records", "export", tmp_path / "tables", "--records", tmp_path
     for _ in range(2):
-        assert CliRunner().invoke(main, export).exit_code == 0
+        assert call(*export).exit_code == 0
     series, runs = (tmp_path / "tables" / f"{name}.csv" for name in ("series", "runs"))
     series.write_text("my,series\n")
     runs.write_text("cell,of an earlier export\n")
-    result = CliRunner().invoke(main, export)
+    result = call(*export)
     assert result.exit_code == 1
     assert f"{series} is there already, and this command did not write it" in result.output
     assert series.read_text() == "my,series\n"
     assert runs.read_text() == "cell,of an earlier export\n", "nothing is written before all is checked"
     series.unlink()
-    assert CliRunner().invoke(main, export).exit_code == 0
+    assert call(*export).exit_code == 0
 
 
 def test_failed_export_leaves_no_partial_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +153,7 @@ def test_failed_export_leaves_no_partial_table(tmp_path: Path, monkeypatch: pyte
 
     fake_records.train(recipes.cell("small"), tmp_path, 60.0)
     monkeypatch.setattr("os.fsync", full)
-    result = CliRunner().invoke(main, ["records", "export", str(tmp_path / "tables"), "--records", str(tmp_path)])
+    result = call("records", "export", tmp_path / "tables", "--records", tmp_path)
     assert result.exit_code == 1
     assert "no room to write" in result.output
     assert not list((tmp_path / "tables").glob("*.csv"))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import functools
 import json
 import os
 import re
@@ -11,16 +12,15 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from petra_core import methods
-from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.measures.complexity import measure_complexity
 from reproduce.records import benchmarks, locks, merging, results, volumes
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, Status, scan
 from reproduce.records.storage import StorageFullError
+from tests import processes
 from tests.fake_records import DIRTY, PATCH, begin, complexity_cell, in_folder, train, unpack
 from tests.faults import no_room
 from tests.processes import ROOT
@@ -311,8 +311,7 @@ def test_temporary_files_of_runs_are_git_ignored():
         assert asked.returncode == 0, name
 
 
-def call(*arguments):
-    return CliRunner().invoke(main, ["records", *map(str, arguments)])
+call = functools.partial(processes.call, "records")
 
 
 def test_merge_command_reports_decisions_and_exits_1_on_conflict(there, here, tmp_path):

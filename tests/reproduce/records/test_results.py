@@ -5,13 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.records import results
 from reproduce.records.record import Status
 from tests import fake_records
+from tests.processes import call
 
 
 def test_damage_is_found_by_check_and_hides_no_record(tmp_path: Path) -> None:
@@ -21,7 +20,7 @@ def test_damage_is_found_by_check_and_hides_no_record(tmp_path: Path) -> None:
     file.write_text("{")
     read = results.read(tmp_path)
     assert [run.cell.seed for run in read.runs] == [1]
-    checked = CliRunner().invoke(main, ["records", "check", "--records", str(tmp_path)])
+    checked = call("records", "check", "--records", tmp_path)
     assert (checked.exit_code, checked.stdout) == (1, "smoke: done: 1\n")
     assert f"PROBLEM {read.problems[0]}" in checked.stderr
 
