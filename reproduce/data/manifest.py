@@ -21,11 +21,10 @@ from petra_core.errors import check_int
 from reproduce.cells.catalogue import TORCHVISION, Channels, Dataset, advise_preparation
 from reproduce.cells.setting import OPTIONS, setting
 from reproduce.data.errors import DataError
-from reproduce.records import reading
-from reproduce.records.reading import parse_json, read_file
+from reproduce.records.reading import convert
+from reproduce.records.run import SCHEMA, RecordError, read_json
 
 NAME = "manifest.json"
-SCHEMA = 1
 SPLITS = ("train", "test")
 BLOCK = 1 << 20  # bytes read at a time
 
@@ -186,12 +185,9 @@ def is_in(folder: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise _explain_no_access(folder, error) from error
+        fix = "Let this user read it, or choose another --data-root"
+        raise DataError(folder, f"cannot be read ({error.strerror})", fix) from error
     return True
-
-
-def _explain_no_access(path: Path, error: OSError) -> DataError:
-    return DataError(path, f"cannot be read ({error.strerror})", "Let this user read it, or choose another --data-root")
 
 
 def read(folder: Path, dataset: str = "") -> Manifest:
@@ -207,12 +203,8 @@ def read(folder: Path, dataset: str = "") -> Manifest:
     """
     path = folder / NAME
     try:
-        values = parse_json(read_file(path))
-        if (schema := values.pop("schema")) != SCHEMA:
-            newer = isinstance(schema, int) and schema > SCHEMA
-            fix = "Update this clone of the suite to read it" if newer else advise_preparation(folder)
-            raise DataError(path, f"is of format {schema!r}, this version reads format {SCHEMA}", fix)
-        manifest: Manifest = reading.convert(Manifest, values, "the manifest")
+        values = read_json(path)
+        manifest: Manifest = convert(Manifest, values, "the manifest")
         _check_values(manifest)
         if dataset not in ("", manifest.dataset):
             raise DataError(folder, f"contains {manifest.dataset}, not {dataset}", advise_preparation(folder))
@@ -220,14 +212,10 @@ def read(folder: Path, dataset: str = "") -> Manifest:
         left_out = (f"without {path}" for path in values["findings"].get("skipped", ()))  # only in older manifests
         findings = dataclasses.replace(findings, deviations=(*findings.deviations, *left_out))
         return dataclasses.replace(manifest, findings=findings)
-    except FileNotFoundError:
-        raise DataError(
-            folder, "contains no prepared data set (no manifest.json)", advise_preparation(folder)
-        ) from None
-    except OSError as error:
-        raise _explain_no_access(path, error) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(path, f"is damaged ({error!r})", advise_preparation(folder)) from error
+    except RecordError as error:
+        raise DataError(path, error.args[1], error.args[2] or advise_preparation(folder)) from error
+    except (TypeError, ValueError) as error:
+        raise DataError(path, f"is damaged: {error}", advise_preparation(folder)) from error
 
 
 def _check_values(manifest: Manifest) -> None:

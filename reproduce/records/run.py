@@ -11,7 +11,7 @@ from reproduce.cells.catalogue import SOURCE
 from reproduce.cells.kinds import Cell
 from reproduce.records import reading
 
-SCHEMA = 1  # format of records of cells and of benchmarks
+SCHEMA = 1  # format of records of cells, of benchmarks and of prepared data sets
 DIVERGED, OUT_OF_MEMORY = "diverged", "out of memory"  # the reasons of failures
 #: Values that differ between two runs of one cell even if the runs computed the same.
 TIMES = ("train_seconds", "evaluation_seconds", "images_per_second", "wall_seconds")
