@@ -95,32 +95,14 @@ class JpegFiles(NamedTuple):
     sizes: Sequence[int] = ()
 
 
-class UnreadableImageError(DataError):
-    """A file that should be an image cannot be decoded.
-
-    Attributes:
-        reason: Message of the decoder.
-
-    """
-
-    def __init__(self, path: Path, reason: Exception | str) -> None:
-        self.reason = str(reason) or type(reason).__name__
-        super().__init__(path, f"cannot be read as an image ({self.reason})", "Get the file again")
-
-    def __reduce__(self) -> tuple[type, tuple[Path, str]]:
-        return type(self), (self.path, self.reason)  # a worker process may have to send it back
+def reason_of(error: Exception) -> str:
+    """Return why a decoder has refused a file."""
+    return str(error) or type(error).__name__
 
 
-class ChangedImageError(DataError):
-    """An image file has a different size than when it was listed."""
-
-    def __init__(self, path: Path, size: int, listed: int) -> None:
-        self.sizes = size, listed
-        problem = f"has {size:,} bytes, and had {listed:,} when the data set was prepared: it was replaced or modified"
-        super().__init__(path, problem, "Restore the original files, or prepare the data set again")
-
-    def __reduce__(self) -> tuple[type, tuple[Path, int, int]]:
-        return type(self), (self.path, *self.sizes)  # a worker process may have to send it back
+def unreadable_image(path: Path, error: Exception) -> DataError:
+    """Return the error that a file, which should be an image, cannot be decoded."""
+    return DataError(path, f"cannot be read as an image ({reason_of(error)})", "Get the file again")
 
 
 def write_beton(
@@ -138,7 +120,7 @@ def write_beton(
         progress: Called with the number of samples written since the last call.
 
     Raises:
-        UnreadableImageError: If a file cannot be decoded.
+        DataError: If a file cannot be decoded.
         OSError: If a file is missing or the disk is full. A file that was at `path` before is kept.
 
     """
@@ -268,7 +250,7 @@ def _jpeg(path: Path) -> _Stored:
                 data = buffer.getvalue()
             return JPEG, image.width, image.height, data
     except UNDECODABLE as error:
-        raise UnreadableImageError(path, error) from error
+        raise unreadable_image(path, error) from error
 
 
 def _read_structure(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:

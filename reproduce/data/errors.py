@@ -15,8 +15,11 @@ class DataError(Exception):
     """
 
     def __init__(self, path: Path, problem: str, fix: str) -> None:
-        super().__init__(f"{path}: {problem}. {fix}")
+        super().__init__(path, problem, fix)  # in this form a worker process can send it back
         self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.args[1]}. {self.args[2]}"
 
 
 def check_labels(labels: Sequence[int], first: int, num_classes: int, path: Path, fix: str) -> None:

@@ -22,7 +22,7 @@ from PIL import Image
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from reproduce.cells.catalogue import Dataset
-from reproduce.data.beton import UNDECODABLE, JpegFiles, UnreadableImageError, in_order, rgb, write_beton
+from reproduce.data.beton import UNDECODABLE, JpegFiles, in_order, reason_of, rgb, write_beton
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import SPLITS, Findings, ImageFile, Progress, Split, deviating_counts
 from reproduce.records.storage import write_atomically
@@ -117,7 +117,7 @@ class ImageFolder:
             progress: Called with the number of images written since the last call.
 
         Raises:
-            UnreadableImageError: If a file has become unreadable since `examine`.
+            DataError: If a file has become unreadable since `examine`.
             OSError: If a file has disappeared since `examine`, or if the disk is full.
 
         """
@@ -248,4 +248,4 @@ def _look(path: Path) -> tuple[str, int]:
             rgb(image)
             return "", getattr(image, "n_frames", 1)
     except UNDECODABLE as error:
-        return f"{path} ({UnreadableImageError(path, error).reason})", 1
+        return f"{path} ({reason_of(error)})", 1

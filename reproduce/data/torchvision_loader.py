@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms.v2 import functional
 
-from reproduce.data.beton import UNDECODABLE, ChangedImageError, JpegFiles, UnreadableImageError, rgb
+from reproduce.data.beton import UNDECODABLE, JpegFiles, rgb, unreadable_image
 from reproduce.data.crops import CENTRE, Integers, choose_mirrored, random_resized_crops
 from reproduce.data.errors import DataError
 from reproduce.data.loader import Batch, BatchFormat, Source
@@ -151,12 +151,15 @@ class _Images(Dataset[Arrays | DataError]):
         try:
             with path.open("rb") as content:
                 size = os.fstat(content.fileno()).st_size
-                if self._files.sizes and size != self._files.sizes[sample]:
-                    raise ChangedImageError(path, size, self._files.sizes[sample])
+                listed = self._files.sizes[sample] if self._files.sizes else size
+                if size != listed:
+                    problem = f"has {size:,} bytes, and had {listed:,} when the data set was prepared"
+                    fix = "Restore the original files, or prepare the data set again"
+                    raise DataError(path, f"{problem}: it was replaced or modified", fix)
                 with Image.open(content) as file:
                     image = rgb(file)
         except UNDECODABLE as error:
-            raise UnreadableImageError(path, error) from error
+            raise unreadable_image(path, error) from error
         return np.ascontiguousarray(np.asarray(self._crop(image, np.array([hash_]))).transpose(2, 0, 1))
 
     def _crop(self, image: Image.Image, hashes: Hashes) -> Image.Image:

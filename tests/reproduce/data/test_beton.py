@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from reproduce.data import beton
-from reproduce.data.beton import Beton, JpegFiles, RawImages, UnreadableImageError, write_beton
+from reproduce.data.beton import Beton, JpegFiles, RawImages, write_beton
 from reproduce.data.errors import DataError
 from tests.fake_data import image_folder
 from tests.faults import full_disk
@@ -113,7 +113,7 @@ def test_failed_write_leaves_no_partial_beton(tmp_path: Path, jpegs: JpegFiles) 
     """An unreadable image or a full disk leaves no partial file and keeps an existing file."""
     jpegs.paths[4].write_bytes(b"no image at all")
     message = r"train_1_1\.JPEG: cannot be read as an image \(.+Get the file again"
-    with pytest.raises(UnreadableImageError, match=message):
+    with pytest.raises(DataError, match=message):
         write_beton(tmp_path / "a.beton", jpegs)
     assert [file.name for file in tmp_path.iterdir()] == ["images"]
     (tmp_path / "a.beton").write_bytes(b"before")

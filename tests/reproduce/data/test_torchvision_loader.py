@@ -15,7 +15,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from reproduce.data import torchvision_loader
-from reproduce.data.beton import ChangedImageError, JpegFiles, UnreadableImageError
+from reproduce.data.beton import JpegFiles
 from reproduce.data.crops import choose_mirrored, random_resized_crops
 from reproduce.data.errors import DataError
 from reproduce.data.loader import BatchFormat, Evaluation, Loader
@@ -106,11 +106,11 @@ def test_evaluation_equals_torchvision_examples(files: JpegFiles, batch_size: in
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_unreadable_image_file_is_named(tmp_path: Path, files: JpegFiles, workers: int) -> None:
-    """An unreadable image raises an UnreadableImageError with its path."""
+    """An unreadable image raises a DataError with its path."""
     broken = tmp_path / "broken.JPEG"
     broken.write_bytes(files.paths[1].read_bytes()[:-100])
     with_it = JpegFiles([*files.paths[1:4], broken], [0, 1, 2, 3])
-    with pytest.raises(UnreadableImageError, match=r"broken\.JPEG: cannot be read as an image \(.+\)") as caught:
+    with pytest.raises(DataError, match=r"broken\.JPEG: cannot be read as an image \(.+\)") as caught:
         list(evaluation(with_it, 2, workers))
     assert caught.value.path == broken
 
@@ -149,14 +149,12 @@ def test_no_shared_memory_is_used(files: JpegFiles, monkeypatch: pytest.MonkeyPa
 
 
 def test_changed_image_size_is_refused(files: JpegFiles) -> None:
-    """An image file of another size than listed raises a ChangedImageError with its path."""
+    """An image file of another size than listed raises a DataError with its path."""
     sizes = [path.stat().st_size for path in files.paths]
     listed = JpegFiles(files.paths, files.labels, sizes)
     assert_same_batches(evaluation(listed, 5), list(evaluation(files, 5)))
     sizes[3] += 1
     for workers in (0, 1):
-        with pytest.raises(
-            ChangedImageError, match=r"has .* bytes, and had .* when the data set was prepared"
-        ) as caught:
+        with pytest.raises(DataError, match=r"has .* bytes, and had .* when the data set was prepared") as caught:
             list(evaluation(JpegFiles(files.paths, files.labels, sizes), 5, workers))
         assert caught.value.path == files.paths[3]
