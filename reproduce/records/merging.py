@@ -153,8 +153,6 @@ def _merge_one(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[
             decision, detail = _decide(theirs, ours, replace=replace, dry_run=dry_run)
     except (LockedError, LockLostError) as error:
         decision, detail = Decision.IN_USE, str(error)
-    except _TheirsError as error:
-        decision, detail = Decision.UNREADABLE, str(error)
     except RecordError as error:
         decision, detail = Decision.UNREADABLE, f"the record of this cell here cannot be read: {error}"
     except StorageFullError:  # no other record would fit either
@@ -167,7 +165,8 @@ def _merge_one(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[
 
 
 def _decide(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[Path, Any] | None) -> tuple[Decision, str]:
-    _check_theirs(theirs)
+    if problem := _problem_of(theirs):
+        return Decision.UNREADABLE, problem
     here = (dry_run or {}).get(ours.path) or ours.read(known=[theirs])
     decision, detail = _compare(theirs, here)
     if replace and (decision is Decision.CONFLICT or (decision is Decision.SAME and theirs.codes != here.codes)):
@@ -181,22 +180,19 @@ def _decide(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[Pat
     return decision, detail
 
 
-class _TheirsError(Exception):
-    """A record of the source must not, or cannot, be copied."""
-
-
-def _check_theirs(run: Run[Cell]) -> None:
-    """Raise _TheirsError if a record has values that the report could not show, or files that no record has."""
+def _problem_of(theirs: Run[Cell]) -> str:
+    """Describe values that the report could not show, or files that no record has; empty if there are none."""
     try:
-        check(run)
+        check(theirs)
     except RecordError as error:
-        raise _TheirsError(str(error)) from error
-    for file in [] if _is_published(run) else _files(run.place):
+        return str(error)
+    for file in [] if _is_published(theirs) else _files(theirs.place):
         if not _regular(file):
-            raise _TheirsError(
+            return (
                 f"{file} is a link, a pipe or a device: a copy of it would have the content of a file elsewhere. "
                 f"It was skipped; get the file itself"
             )
+    return ""
 
 
 def _files(folder: Path) -> list[Path]:
@@ -314,7 +310,7 @@ def _copy_aside(theirs: Run[Cell], ours: Record) -> Iterator[Path]:
                 for name in sorted(names, key=lambda name: (name.parts[0] not in LAST, len(name.parts))):
                     (copy / name).parent.mkdir(parents=True, exist_ok=True)
                     if not _regular(theirs.place / name):
-                        raise _TheirsError(f"{theirs.place / name} became a link while it was copied; it was skipped")
+                        raise RecordError(theirs.place / name, "became a link")
                     shutil.copy2(theirs.place / name, copy / name)
             Record(copy, theirs.cell).state()
         except (FileNotFoundError, RecordError) as error:
