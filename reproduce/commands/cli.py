@@ -41,7 +41,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except StorageError as error:
-            raise click.ClickException(error.strerror or str(error)) from error
+            raise click.ClickException(str(error)) from error
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -21,7 +21,6 @@ from reproduce.commands.options import FOLDER, Command, options_of
 from reproduce.data import corpus, manifest
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import Findings, Manifest, Progress
-from reproduce.records.storage import StorageError
 from reproduce.text import some
 
 DATA_ROOT = click.option(
@@ -211,7 +210,7 @@ def progress_bar(what: str, total: int, unit: str) -> Iterator[Progress]:
 def _errors() -> Iterator[None]:
     try:
         yield
-    except (BrokenPipeError, StorageError):  # click and the group of all commands handle them
+    except BrokenPipeError:  # click handles it
         raise
     except (DataError, OSError) as error:  # an unwritable folder, for example
         raise click.ClickException(str(error)) from error

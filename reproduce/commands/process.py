@@ -10,11 +10,9 @@ from datetime import timedelta
 import click
 import torch
 
-from petra_core import CheckpointError
 from reproduce.cells.kinds import TrainedCell
 from reproduce.commands.common import check_files
 from reproduce.commands.train_options import TrainOptions
-from reproduce.data.errors import DataError
 from reproduce.distributed import launch_env, partitioning
 from reproduce.distributed.group import SINGLE_PROCESS, Group, UnsupportedError
 from reproduce.distributed.launch import LOST, Failure, first_to_report, launcher_gone
@@ -23,10 +21,9 @@ from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.records.broken import near_chance
 from reproduce.records.locks import LockedError, LockLostError, holder
 from reproduce.records.record import Record
-from reproduce.records.run import RecordError, State, Status
-from reproduce.records.storage import StorageError
+from reproduce.records.run import State, Status
 from reproduce.running import devices
-from reproduce.running.execution import execute
+from reproduce.running.execution import FIXABLE, execute
 from reproduce.running.interrupts import Interrupt
 from reproduce.running.progress import EventFiles, Observers, TrainingBar
 from reproduce.running.worker import POLL_SECONDS
@@ -142,7 +139,7 @@ def _run(record: Record, context: Context, interrupt: Interrupt) -> State:
             click.echo(f"{stop}; saved, and the same command resumes from there", err=True)
         group.close()
         sys.exit(interrupt.exit_code)
-    except (RecordError, CheckpointError, DataError, StorageError, UnsupportedError) as error:
+    except FIXABLE as error:
         raise Failure(f"{group.name}{error}") from error
     except (LockedError, LockLostError) as error:
         raise Failure(str(error)) from error

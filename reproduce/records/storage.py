@@ -32,6 +32,9 @@ PROBLEMS = {
 class StorageError(OSError):
     """A file could not be written; no partial file was left. The message contains the problem and the fix."""
 
+    def __str__(self) -> str:
+        return self.strerror or ""
+
 
 class StorageFullError(StorageError):
     """There was no room for a file; no partial file was left."""

@@ -15,15 +15,17 @@ from typing import Any
 
 import torch
 
-from petra_core import NonFiniteError
+from petra_core import CheckpointError, NonFiniteError
 from reproduce.cells import own
 from reproduce.cells.kinds import Cell, TrainedCell
+from reproduce.data.errors import DataError
 from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import MEMORY_FORMAT, Context
 from reproduce.measures.machine_memory import give_back, out_of_memory
 from reproduce.records import provenance
 from reproduce.records.record import Record
 from reproduce.records.run import DIVERGED, OUT_OF_MEMORY, RecordError, State
+from reproduce.records.storage import StorageError
 from reproduce.text import conjunction
 
 #: Kind of a cell -> the function that runs it: (cell, record, context) -> values of the result.
@@ -36,6 +38,9 @@ RUNNERS = {
     "reconstruction": "reproduce.measures.reconstruction:measure",
     "forward_gradient": "reproduce.measures.forward_gradients:measure",
 }
+
+#: Errors that a user can fix. Their messages contain the fix.
+FIXABLE = (RecordError, CheckpointError, DataError, StorageError, UnsupportedError)
 
 Runner = Callable[[Cell, Record, Context], Mapping[str, Any]]
 

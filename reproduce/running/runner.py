@@ -26,7 +26,6 @@ from reproduce.cells.kinds import Cell
 from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record
 from reproduce.records.run import RecordError, State, Status
-from reproduce.records.storage import StorageError
 from reproduce.running import messages, worker
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.interrupts import Interrupt, ignore_signals
@@ -104,7 +103,7 @@ def _todo(cells: Sequence[Cell], options: GridOptions, outcome: GridOutcome) -> 
             try:
                 outcome.states[cell] = state = _retry(Record.for_cell(cell, options.root))
             except OSError as error:
-                outcome.problems[cell] = (error.strerror if isinstance(error, StorageError) else None) or str(error)
+                outcome.problems[cell] = str(error)
                 continue
         if not state.final:
             todo.append(cell)

@@ -17,17 +17,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from petra_core import CheckpointError
 from reproduce.cells.kinds import Cell, TrainedCell
-from reproduce.data.errors import DataError
-from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.records.locks import STALE_SECONDS, Holder, LockedError, LockLostError, holder
 from reproduce.records.record import Record
-from reproduce.records.run import RecordError
-from reproduce.records.storage import StorageError, StorageFullError
+from reproduce.records.storage import StorageFullError
 from reproduce.running import devices, messages
-from reproduce.running.execution import execute
+from reproduce.running.execution import FIXABLE, execute
 from reproduce.running.grid_options import GridOptions
 
 POLL_SECONDS = 0.5  # interval at which a worker checks cells that other processes hold
@@ -181,8 +177,8 @@ def _attempt(cell: Cell, options: GridOptions, context: Context, report: Report,
         return False
     except (Stopped, StorageFullError, torch.AcceleratorError):
         raise
-    except (RecordError, CheckpointError, DataError, StorageError, UnsupportedError) as error:
-        report(messages.Problem(index, (isinstance(error, StorageError) and error.strerror) or str(error)))
+    except FIXABLE as error:
+        report(messages.Problem(index, str(error)))
     except Exception:  # an unknown problem of one cell must not end the others
         report(messages.Problem(index, traceback.format_exc()))
     return True
