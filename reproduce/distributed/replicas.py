@@ -119,15 +119,6 @@ class Replicas:
             for module, name, buffer in buffers:
                 module._buffers[name] = buffer
 
-    def total(self, value: Tensor) -> Tensor:
-        """Return the sum of a tensor over the replicas.
-
-        Raises:
-            ChannelError: If another replica has died or timed out.
-
-        """
-        return self._sum(value, "a sum") if self.count > 1 else value
-
     def _means(self, tensors: Sequence[Tensor], what: str) -> list[Tensor]:
         """Return the mean of each tensor over the replicas, with one all-reduce."""
         bucket = torch.cat([tensor.flatten() for tensor in tensors])

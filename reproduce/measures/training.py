@@ -386,7 +386,7 @@ class Trainer:
         unusable = torch.zeros((), dtype=torch.int64, device=self._context.device)  # samples with non-finite outputs
         text = catalogue.by_name(self._cell.dataset).text
         classes = 1 if self._network else -1  # a user's network has the layout of cross-entropy
-        stop = False
+        stop, group = False, self._context.group
         eager = (
             torch.compiler.set_stance("force_eager")
             if self._context.options.compiled == MODULES
@@ -407,23 +407,25 @@ class Trainer:
                     if text:
                         flat = logits.flatten(0, 1).float()  # [B·T, tokens]
                         nats += F.cross_entropy(flat, labels.flatten(), ignore_index=IGNORED, reduction="sum")
-                stop, _ = self._context.group.decide(turn, stop=self._context.should_stop(), save=False)
+                stop, _ = group.decide(turn, stop=self._context.should_stop(), save=False)
                 if stop:
                     break
         # Save outside the context, where each replica has different statistics. A resume repeats the evaluation.
         if stop:
             self.save()
             raise Stopped(f"stopped in the evaluation after epoch {self.epoch + 1} of {self._cell.epochs}")
-        if broken := int(self._replicas.total(unusable)):
+        counts = [correct.item(), unusable.item(), nats.item()]
+        right, broken, surprise = map(sum, zip(*group.gather(counts)[group.heads], strict=True))
+        if broken:
             raise NonFiniteError(
                 f"the outputs for {broken:,} samples of the test set are not finite after epoch {self.epoch + 1}, "
                 f"although all weights are finite; {REMEDY}",
                 micro_batch=self.pipeline.micro_batches - 1,
                 stage=None,
             )
-        tested = {"test_accuracy": 100 * int(self._replicas.total(correct)) / self._test.samples}
+        tested = {"test_accuracy": 100 * right / self._test.samples}
         if text:
-            tested["test_bits_per_byte"] = bits = float(self._replicas.total(nats)) / math.log(2) / self._test.samples
+            tested["test_bits_per_byte"] = bits = surprise / math.log(2) / self._test.samples
             if not math.isfinite(bits):
                 problem = f"{bits} bits per byte of the test set after epoch {self.epoch + 1}, with finite weights"
                 raise NonFiniteError(f"{problem}; {REMEDY}", micro_batch=self.pipeline.micro_batches - 1, stage=None)
