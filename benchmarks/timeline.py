@@ -34,6 +34,7 @@ from petra_core.methods import Method
 from petra_core.prediction.measuring import StageAlone, TurnSeconds, feeds
 from petra_core.prediction.partition import Cost
 from petra_core.settings import Settings
+from reproduce.distributed.processes import gather_json
 from reproduce.distributed.tracing import gather_events, make_timeline, tracing
 from reproduce.drawing.timeline import Event, Timeline
 from reproduce.modelling.simulation import Link, make_schedule, simulate
@@ -82,7 +83,7 @@ def serving(rank: int, setting: PipeliningSetting, turns: int, partition: tuple[
         """Return the timeline of all processes."""
         with tracing(pipelines[method], rank) as trace_here:
             train(method, micro_batches)
-        return make_timeline(gather_events(trace_here))
+        return make_timeline(gather_events(trace_here, gather_json))
 
     orders: dict[str, Callable[..., Any]] = {"costs": costs, "train": train, "trace": trace, "ping": ping}
     return lambda order, *arguments: orders[order](*arguments)

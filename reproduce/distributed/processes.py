@@ -101,7 +101,7 @@ def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, timeo
         mine["file of the network"] = own.source(cell.model)["sha256"][:12]
     if device.type == "cpu":  # where the number of threads changes results in the last bits
         mine["threads"] = torch.get_num_threads()
-    everybody = _everybodys([mine, [socket.gethostname(), _name(device)], nccl_available])
+    everybody = gather_json([mine, [socket.gethostname(), _name(device)], nccl_available])
     first = everybody[0][0]
     for rank, (theirs, _, _) in enumerate(everybody):
         differing = [name for name in theirs if name in first and theirs[name] != first[name]]
@@ -169,7 +169,7 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.numpy().tobytes()
 
 
-def _everybodys(value: Any) -> list[Any]:
+def gather_json(value: Any) -> list[Any]:
     """Gather one JSON value from every process, ordered by rank.
 
     Raises:
@@ -255,7 +255,7 @@ class DistributedGroup(Group):
         return [s.to(device) if j in own_stages else s.to("meta") for j, s in enumerate(stages)], self._channel
 
     def gather(self, value: Any) -> list[Any]:
-        return _everybodys(value)
+        return gather_json(value)
 
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
         if micro_batch % DECIDE_EVERY:  # processes synchronise only at multiples
@@ -278,7 +278,7 @@ class DistributedGroup(Group):
         if self.is_leader:
             parts["common"] = {**common, "stages": len(workers)}
         with explain_full_disk(f"to write {record.shards}"):
-            ShardedCheckpoint(record.shards).save(number, parts)
+            ShardedCheckpoint(record.shards).save(number, parts, self.gather)
         if self.is_leader:
             record.checkpoint.unlink(missing_ok=True)  # exists if a single process began the run
 
@@ -287,7 +287,7 @@ class DistributedGroup(Group):
         stream = io.BytesIO()
         torch.save(dict(state) if first else {}, stream)
         mine = _tensor(stream.getvalue())
-        sizes = _everybodys(len(mine))
+        sizes = gather_json(len(mine))
         if not self.is_leader:
             dist.send(mine, dst=0)
             return {}

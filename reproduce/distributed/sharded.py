@@ -24,7 +24,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ from petra_core.errors import CheckpointError
 from petra_core.files import replacing
 
 OWN_NAME = re.compile(r"step-\d{9,}(-again)?")  # of the folder of a checkpoint; others are not removed
+
+Gather = Callable[[Any], list[Any]]
 
 
 class ShardedCheckpoint:
@@ -55,7 +57,7 @@ class ShardedCheckpoint:
         """Return whether there is a complete checkpoint."""
         return self._pointer.is_file()
 
-    def save(self, number: int, parts: Mapping[str, Any]) -> None:
+    def save(self, number: int, parts: Mapping[str, Any], gather: Gather = lambda value: [value]) -> None:
         """Save a checkpoint that consists of all ranks' parts, and remove the previous one.
 
         Collective: every rank must call it. An error on one rank is raised on all ranks.
@@ -63,6 +65,7 @@ class ShardedCheckpoint:
         Args:
             number: Number that names the checkpoint, such as the step.
             parts: Parts of this rank by name. Names must be unique among all ranks.
+            gather: Function that returns the JSON values of all ranks for that of this rank (`Group.gather`).
 
         Raises:
             OSError: If a file cannot be written, for lack of space or permission.
@@ -71,21 +74,21 @@ class ShardedCheckpoint:
         """
         rank = dist.get_rank() if dist.is_initialized() else 0
         name = ""
-        with _together():
+        with _together(gather):
             if rank == 0:
                 name = self._free_name(number)
                 (self.path / name).mkdir(parents=True)
-        target = self.path / _gather(name)[0]
+        target = self.path / gather(name)[0]
         hashes: dict[str, str] = {}
-        with _together():
+        with _together(gather):
             if rank > 0:
                 self._see(target)
             for part, state in parts.items():
                 file = _file(target, part)
                 checkpoint.save(file, state)
                 hashes[part] = _sha256(file)
-        everybodys = _gather(hashes)
-        with _together():
+        everybodys = gather(hashes)
+        with _together(gather):
             if rank == 0:
                 merged = {part: digest for rank_hashes in everybodys for part, digest in rank_hashes.items()}
                 with replacing(self._pointer) as pointer:
@@ -174,17 +177,8 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _gather(value: Any) -> list[Any]:
-    """Return the values of all ranks."""
-    values = [value]
-    if dist.is_initialized():
-        values = [None] * dist.get_world_size()
-        dist.all_gather_object(values, value)
-    return values
-
-
 @contextlib.contextmanager
-def _together() -> Iterator[None]:
+def _together(gather: Gather) -> Iterator[None]:
     """Synchronise all ranks at the end of the context, and raise an error of one rank on all ranks.
 
     Without it the other ranks would wait forever for the failed one. The context must not contain collective calls.
@@ -197,7 +191,11 @@ def _together() -> Iterator[None]:
     except Exception as failure:  # such as a part that cannot be pickled
         error = CheckpointError(f"a part of the checkpoint could not be encoded: {failure!r}")
         error.__cause__ = failure
-    for rank, rank_error in enumerate(_gather(error)):
-        if rank_error is not None:
-            rank_error.add_note(f"on rank {rank}")
-            raise error or rank_error
+    told: Sequence[Any] | None = None if error is None else (str(error),)
+    if isinstance(error, OSError):
+        told = error.errno, error.strerror, error.filename and str(error.filename)
+    for rank, arguments in enumerate(gather(told)):
+        if arguments is not None:
+            error = error or (OSError if len(arguments) > 1 else CheckpointError)(*arguments)
+            error.add_note(f"on rank {rank}")
+            raise error

@@ -52,7 +52,7 @@ class TraceFile:
             click.echo(f"--trace: nothing was traced: the run ended before its pipeline was full{first}", err=True)
         if self._trace is None or self._written:
             return
-        events = gather_events(self._trace) if self._group.size > 1 else self._trace.events
+        events = gather_events(self._trace, self._group.gather)
         self._written = True
         if self._group.is_leader:
             try:

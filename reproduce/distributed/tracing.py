@@ -22,11 +22,10 @@ a barrier, which is accurate to within the duration of the barrier.
 import contextlib
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from petra_core.devices.execution import Act, Sent, SequentialExecutor
 from petra_core.pipeline import Pipeline
@@ -184,18 +183,16 @@ def make_timeline(events: Sequence[Event], *, waits: bool = False) -> Timeline:
     )
 
 
-def gather_events(trace: Trace) -> list[Event]:
-    """Return the events of all ranks of torch.distributed's default group. Collective: all ranks must call it.
+def gather_events(trace: Trace, gather: Callable[[Any], list[Any]]) -> list[Event]:
+    """Return the events of all processes, by `Group.gather`. All must call it.
 
     Times of other machines are converted to the clock of rank 0's machine.
     """
-    dist.barrier()
-    local = (platform.node(), time.perf_counter(), trace.events)
-    all_ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(all_ranks, local)
+    gather(None)  # all read their clocks at the same time
+    all_ranks = gather([platform.node(), time.perf_counter(), trace.events])
     first_machine, first_clock, _ = all_ranks[0]
     gathered: list[Event] = []
     for machine, clock, events in all_ranks:
         shift = 0.0 if machine == first_machine else first_clock - clock
-        gathered += [event._replace(begin=event.begin + shift, end=event.end + shift) for event in events]
+        gathered += [Event(device, tuple(name), begin + shift, end + shift) for device, name, begin, end in events]
     return gathered

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from petra_core import CheckpointError
+from reproduce.distributed.processes import gather_json
 from reproduce.distributed.sharded import ShardedCheckpoint
 from reproduce.records.storage import StorageFullError, explain_full_disk
 from tests import faults
@@ -86,12 +87,12 @@ def test_foreign_checkpoint_folders_are_kept(tmp_path: Path) -> None:
 
 def full(rank: int, path: Path, room: int) -> None:
     folder = ShardedCheckpoint(path)
-    folder.save(1, {f"stage_{rank}": 1})
+    folder.save(1, {f"stage_{rank}": 1}, gather_json)
     if rank == 1:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
     with pytest.raises(StorageFullError, match="no room to write it"), explain_full_disk("to write it"):
-        folder.save(2, {f"stage_{rank}": torch.ones(10_000)})
+        folder.save(2, {f"stage_{rank}": torch.ones(10_000)}, gather_json)
 
 
 @pytest.mark.slow
@@ -104,20 +105,20 @@ def test_full_disk_on_one_rank_is_an_error_on_all(tmp_path: Path, room: int) -> 
 
 def refused(rank: int, path: Path) -> None:
     with pytest.raises(CheckpointError, match="rank 1 does not see it"):
-        ShardedCheckpoint(path / str(rank)).save(1, {f"stage_{rank}": 1})
+        ShardedCheckpoint(path / str(rank)).save(1, {f"stage_{rank}": 1}, gather_json)
     assert not list((path / "1").glob("step-*"))
     (path / "file").touch()
     with pytest.raises(NotADirectoryError):  # only on rank 0, which makes the folder
-        ShardedCheckpoint(path / "file" / "below").save(1, {f"stage_{rank}": 1})
+        ShardedCheckpoint(path / "file" / "below").save(1, {f"stage_{rank}": 1}, gather_json)
     folder = ShardedCheckpoint(path / "one")
     with pytest.raises(CheckpointError, match=r"could not be encoded: .*local object"):
-        folder.save(1, {f"stage_{rank}": (lambda: None) if rank else 1})
-    folder.save(1, {f"stage_{rank}": 1})
+        folder.save(1, {f"stage_{rank}": (lambda: None) if rank else 1}, gather_json)
+    folder.save(1, {f"stage_{rank}": 1}, gather_json)
     if rank == 0:
         (path / "one" / "latest.json").unlink()
         (path / "one" / "latest.json").mkdir()  # rank 0 cannot write the pointer
     with pytest.raises(IsADirectoryError):
-        folder.save(2, {f"stage_{rank}": 1})
+        folder.save(2, {f"stage_{rank}": 1}, gather_json)
 
 
 @pytest.mark.slow
@@ -183,7 +184,7 @@ def write(rank: int, path: Path) -> None:
     """Save the second number twice: all ranks write into the folder that the first rank chose."""
     folder = ShardedCheckpoint(path)
     for turn, number in enumerate((1, 2, 2)):
-        folder.save(number, {f"stage_{rank}": torch.full((2,), float(10 * turn + rank))})
+        folder.save(number, {f"stage_{rank}": torch.full((2,), float(10 * turn + rank))}, gather_json)
         dist.barrier()
         assert folder.load(["stage_0", "stage_2"])["stage_2"].tolist() == [10 * turn + 2] * 2
         dist.barrier()

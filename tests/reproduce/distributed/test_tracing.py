@@ -11,6 +11,7 @@ from petra_core.distributed import ProcessChannel
 from petra_core.messages import Message
 from petra_core.methods import Method
 from petra_core.tape import Tape
+from reproduce.distributed.processes import gather_json
 from reproduce.distributed.tracing import WAIT, gather_events, make_timeline, tracing
 from tests import toys
 from tests.compare import assert_bitwise_equal
@@ -96,7 +97,7 @@ def trace_two(rank: int) -> None:
         pipeline.stages[1].function.register_forward_pre_hook(lambda *_: time.sleep(SLOW))
         with tracing(pipeline, rank) as trace:
             toys.train(pipeline, toys.batches(6))
-        events = gather_events(trace)
+        events = gather_events(trace, gather_json)
         channel.close()
         platform.node, time.perf_counter = real_clocks
         without_waits = make_timeline(events)

@@ -48,7 +48,7 @@ def test_threads_are_compared_only_for_cpu_processes(monkeypatch: pytest.MonkeyP
         return [(theirs, ("b", "cuda one"), True), mine]
 
     monkeypatch.setattr(processes.dist, "init_process_group", lambda *_, **__: None)
-    monkeypatch.setattr(processes, "_everybodys", everybodys)
+    monkeypatch.setattr(processes, "gather_json", everybodys)
     monkeypatch.setattr(processes, "DistributedGroup", lambda *given: given)
     cpu, shares, timeout = torch.device("cpu"), (3, 3), timedelta(minutes=1)
     joined = processes.join(recipes.cell("smoke"), shares, cpu, timeout)
@@ -83,7 +83,7 @@ def met(rank: int, folder: str, lies: bool) -> None:
             processes.check_secret()
         return
     processes.check_secret()
-    gathered = processes._everybodys({"rank": rank, "text": "ü" * (1 + 1000 * rank)})
+    gathered = processes.gather_json({"rank": rank, "text": "ü" * (1 + 1000 * rank)})
     assert gathered == [{"rank": 0, "text": "ü"}, {"rank": 1, "text": "ü" * 1001}]
     group = DistributedGroup((1, 1), torch.device("cpu"), nccl=False, notice="", timeout=timedelta(minutes=1))
     group._channel = None
