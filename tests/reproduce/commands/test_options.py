@@ -25,8 +25,5 @@ def test_list_option_forms_and_help_sections():
     ):
         result = CliRunner().invoke(command, arguments)
         assert result.output == "paper ('1', '4') ('revnet18',) True\n"
-    result = CliRunner().invoke(command, ["--k", "1", "4", "paper"])
-    assert result.exit_code == 2
-    assert "separate several values of an option by commas, as in --k 1,4" in result.output
     text = CliRunner().invoke(command, ["--help"]).output
     assert text.index("Which:") < text.index("--models") < text.index("How:") < text.index("--dry-run")

@@ -15,7 +15,6 @@ from reproduce.running.grid_options import GridOptions
         (["cuda:2", "cuda:0"], 4, ("cuda:2", "cuda:0")),
         (["cuda"], 0, "there is no device 'cuda': this machine has 0 CUDA devices"),
         (["cuda:0", "cuda:2"], 2, "there is no device 'cuda:2': this machine has 2 CUDA devices"),
-        (["gpu"], 2, "there is no device 'gpu': expected cpu, cuda, or a name such as cuda:0"),
         (["cuda", "cuda:1"], 2, "cuda:1 is named twice; use --jobs for several workers per device"),
     ],
 )
