@@ -85,7 +85,7 @@ def merge(sources: Sequence[Path], root: Path, replace: bool, dry_run: bool, ver
         merges = [merging.merge(folder, root, replace=replace, dry_run=planned) for folder in folders]
         for decision, path, detail in chain(*merges or [merging.publish_finished(root, dry_run=dry_run)]):
             decisions[decision] += 1
-            if decision.to_be_told or verbose:
+            if verbose or decision not in (Decision.SAME, Decision.KEPT):
                 line = f"{decision.name} {path}{f': {detail}' if detail else ''}"
                 click.echo(reading.printable(line), err=decision.bad)
     done = "would be " if dry_run else ""

@@ -63,11 +63,6 @@ class Decision(enum.Enum):
         """Return whether something could not be merged."""
         return self in (Decision.IN_USE, Decision.CONFLICT, Decision.UNREADABLE)
 
-    @property
-    def to_be_told(self) -> bool:
-        """Return whether the single record should be listed."""
-        return self not in (Decision.SAME, Decision.KEPT)
-
 
 BRINGING = (Decision.BROUGHT, Decision.REPLACED)
 
@@ -171,7 +166,10 @@ def _decide(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[Pat
     decision, detail = _compare(theirs, here)
     if replace and (decision is Decision.CONFLICT or (decision is Decision.SAME and theirs.codes != here.codes)):
         if dry_run is None:
-            _exchange(theirs, ours)
+            assert ours.root is not None
+            with ours.lock():
+                ours.publish()  # ours may still be in a folder
+                volumes.replace(theirs, ours.root)
         return Decision.EXCHANGED, f"{theirs.state} in place of {here.state}"
     if decision in BRINGING:
         if dry_run is None:
@@ -253,29 +251,15 @@ def _bring(theirs: Run[Cell], ours: Record) -> tuple[Decision, str]:
         decision, detail = _compare(theirs, ours.read(known=[theirs]), held=True)  # it may have progressed
         if decision not in BRINGING:
             return decision, detail
-        if copy is None:
-            return _append(theirs, ours, (decision, detail))
-        _replace(copy, ours)
+        if copy is not None:
+            _replace(copy, ours)
+            return decision, detail
+        assert ours.root is not None
+        if conflict := volumes.publish(theirs, ours.root):
+            return Decision.CONFLICT, str(conflict)
+        ours.remove_checkpoint()
+        ours.publish()  # removes our unfinished record
         return decision, detail
-
-
-def _append(theirs: Run[Cell], ours: Record, decided: tuple[Decision, str]) -> tuple[Decision, str]:
-    """Append a finished record to our volume, and remove our unfinished one."""
-    assert ours.root is not None
-    conflict = volumes.publish(theirs, ours.root)
-    if conflict is not None:
-        return Decision.CONFLICT, str(conflict)
-    ours.remove_checkpoint()
-    ours.publish()
-    return decided
-
-
-def _exchange(theirs: Run[Cell], ours: Record) -> None:
-    """Put a finished record in the place of our finished one, which may still be in a folder."""
-    assert ours.root is not None
-    with ours.lock():
-        ours.publish()
-        volumes.replace(theirs, ours.root)
 
 
 def _replace(copy: Path, ours: Record) -> None:

@@ -233,17 +233,17 @@ def test_checkpoint_is_copied_before_metrics(there, here, monkeypatch):
     assert copied.index("part-1") < copied.index("part") < copied.index("metrics.jsonl")
 
 
-@pytest.mark.parametrize("step", ["_bring", "_append"])
-def test_result_appearing_before_append_is_a_conflict(there, here, monkeypatch, step):
+@pytest.mark.parametrize(("module", "step"), [(merging, "_bring"), (volumes, "publish")])
+def test_result_appearing_before_append_is_a_conflict(there, here, monkeypatch, module, step):
     """A different result that appears before the append is a conflict."""
     train(CELL, there, 95.0)
-    bring = getattr(merging, step)
+    bring, publish = getattr(module, step), volumes.publish
 
     def meanwhile(theirs, *rest):
-        volumes.publish(train(CELL, there.with_name("third"), 96.0).read(), here)
+        publish(train(CELL, there.with_name("third"), 96.0).read(), here)
         return bring(theirs, *rest)
 
-    monkeypatch.setattr(merging, step, meanwhile)
+    monkeypatch.setattr(module, step, meanwhile)
     assert decisions(there, here) == [Decision.CONFLICT]
     assert [run.result["test_accuracy"] for run in scan(here).records] == [96.0]
 
