@@ -105,6 +105,12 @@ def call(*arguments: object, **settings: Any) -> "Result":
     return CliRunner().invoke(main, [str(argument) for argument in arguments], **settings)
 
 
+def git(folder: Path, *arguments: str) -> str:
+    """Run git in a folder, and return its output."""
+    command = ["git", "-c", "user.name=n", "-c", "user.email=e@example.org", *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
 def reproduce(*arguments: str) -> None:
     """Run `python -m reproduce` with these arguments. Further processes are forked from the one that starts them."""
     from reproduce.distributed import launch

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -237,10 +236,11 @@ def test_checkpoint_is_copied_before_metrics(there, here, monkeypatch):
 def test_result_appearing_before_append_is_a_conflict(there, here, monkeypatch, module, step):
     """A different result that appears before the append is a conflict."""
     train(CELL, there, 95.0)
+    third = train(CELL, there.with_name("third"), 96.0).read()
     bring, publish = getattr(module, step), volumes.publish
 
     def meanwhile(theirs, *rest):
-        publish(train(CELL, there.with_name("third"), 96.0).read(), here)
+        publish(third, here)
         return bring(theirs, *rest)
 
     monkeypatch.setattr(module, step, meanwhile)
@@ -306,9 +306,9 @@ def test_temporary_files_of_runs_are_git_ignored():
     """Git ignores locks, live records and temporary files below the records."""
     there_for_a_while = [f"live/cell/{name}" for name in (*locks.FILES, "config.json", "result.json", "checkpoint.pt")]
     there_for_a_while += ["live/.volumes/record.lock", "small/training-digits-revnet18-petra.jsonl.1.tmp"]
-    for name in (*there_for_a_while, ".merge-x/records/cell/result.json"):
-        asked = subprocess.run(["git", "check-ignore", "-q", f"reports/records/{name}"], cwd=ROOT, check=False)
-        assert asked.returncode == 0, name
+    there_for_a_while += [".merge-x/records/cell/result.json"]
+    folder = ROOT / "reports" / "records"
+    assert processes.git(folder, "check-ignore", *there_for_a_while).split() == there_for_a_while
 
 
 call = functools.partial(processes.call, "records")

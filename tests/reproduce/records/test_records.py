@@ -1,6 +1,7 @@
 """Test records: only a valid result counts as done, and an unreadable file is reported and left unchanged."""
 
 import dataclasses
+import functools
 import json
 import os
 import pickle
@@ -17,6 +18,7 @@ from reproduce.records.storage import StorageFullError, write_atomically
 from tests import fake_records
 from tests.conftest import ROOT
 from tests.faults import full_disk, no_room
+from tests.processes import git
 from tests.reproduce.cells.test_cells import TRAINING
 
 CELL = dataclasses.replace(TRAINING, epochs=3, drops=())
@@ -190,14 +192,10 @@ def checkout(tmp_path, monkeypatch):
 @pytest.fixture
 def committed(checkout):
     """Make the small checkout with a commit, and a function that runs git in it."""
-
-    def git(*arguments):
-        command = ["git", "-C", str(checkout), "-c", "user.name=n", "-c", "user.email=e@example.org", *arguments]
-        return subprocess.run(command, check=True, capture_output=True).stdout
-
+    here = functools.partial(git, checkout)
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
-        git(*command)
-    return checkout, git
+        here(*command)
+    return checkout, here
 
 
 def test_code_is_commit_and_changes_except_records(committed):
@@ -255,7 +253,7 @@ def test_patch_reproduces_files_under_any_git_settings(committed, tmp_path, sett
     (tmp_path / "p.patch").write_bytes(patch)
     copy = tmp_path / "copy"
     git("worktree", "add", "-q", str(copy), "HEAD")
-    subprocess.run(["git", "-C", str(copy), "apply", str(tmp_path / "p.patch")], check=True)
+    git("-C", str(copy), "apply", str(tmp_path / "p.patch"))
     for number, content in enumerate(contents):
         for kind in ("old", "new"):
             assert (copy / "reproduce" / f"{kind}{number}.py").read_bytes() == content
@@ -285,9 +283,9 @@ def test_huge_patch_is_noted_and_not_stored(committed, monkeypatch):
 def test_git_variables_do_not_select_another_repository(committed, tmp_path, monkeypatch):
     """GIT_DIR and GIT_INDEX_FILE do not change the recorded commit."""
     _, git = committed
-    commit = git("rev-parse", "HEAD").decode().strip()
+    commit = git("rev-parse", "HEAD").strip()
     other = tmp_path / "other"
-    subprocess.run(["git", "init", "-q", str(other)], check=True)
+    git("init", "-q", str(other))
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / "index"))
     assert provenance.code()[0]["commit"] == commit
@@ -333,15 +331,11 @@ def test_missing_git_is_noted(checkout, monkeypatch):
 @pytest.mark.slow
 def test_recorded_commits_are_in_history_or_listed_as_lost():
     """The list of lost commits agrees with the repository's history."""
-
-    def git(*arguments):
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-
     try:
-        known = set(git("rev-list", "HEAD").split())
+        known = set(git(ROOT, "rev-list", "HEAD").split())
     except (subprocess.CalledProcessError, FileNotFoundError):
         pytest.skip("not a git repository: there is no history to compare with")
-    if git("rev-parse", "--is-shallow-repository").strip() == "true":
+    if git(ROOT, "rev-parse", "--is-shallow-repository").strip() == "true":
         pytest.skip("a shallow clone does not have the history")
     named = {code["commit"] for run in scan(ROOT / "reports" / "records").records for code in run.codes}
     assert named - known == LOST.keys()

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 
 import pandas
 import pytest
@@ -22,7 +21,7 @@ from reproduce.records.storage import StorageError
 from tests import fake_records, faults
 from tests.conftest import ROOT
 from tests.fake_records import CLEAN, DIRTY, ENVIRONMENT, PATCH, complexity_cell, finish, in_folder, train
-from tests.processes import FORKED
+from tests.processes import FORKED, git
 from tests.reproduce.records.test_locks import _hold
 from tests.reproduce.records.test_records import snapshot
 
@@ -472,11 +471,6 @@ def test_held_volumes_are_waited_for_and_lost_lock_stops(tmp_path, monkeypatch):
     with pytest.raises(LockLostError):
         record.publish()
     assert (tmp_path / VOLUME).read_bytes() == before
-
-
-def git(folder, *arguments):
-    name = ("-c", "user.name=n", "-c", "user.email=e@example.org")
-    return subprocess.run(["git", *name, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize("conflict", [False, True], ids=["", "two results"])
