@@ -1,7 +1,8 @@
 """Define the type of a table, figure or study of the report, and the one function that makes its section.
 
 An exhibit is a declaration. The plan with its key defines the cells that it needs (`reproduce.grids.plans`), and
-`exhibits.toml` its title, introduction and notes. Its functions `whole` and `each` yield its content in order:
+`exhibits.toml` its title, its introduction, and its notes, captions and other texts of more than a line. Its functions
+`whole` and `each` yield its content in order:
 
     Table, Figure, Listing, str     shown (a str is a paragraph)
     Folded(…)                       shown on demand
@@ -82,7 +83,7 @@ class Exhibit:
 
 @cache
 def _texts() -> Mapping[str, Mapping[str, Any]]:
-    """Read the titles, introductions and notes of all exhibits, in the order of the report."""
+    """Read the texts of all exhibits, in the order of the report, and then those of its other parts."""
     return tomllib.loads((resources.files("reproduce.exhibits") / "exhibits.toml").read_text(encoding="utf-8"))
 
 
@@ -98,6 +99,12 @@ def declare(
     return Exhibit(key, texts["title"], introduction, each, whole, texts.get("folded", "More"))
 
 
+def text_of(key: str, name: str, **values: object) -> str:
+    """Return a caption or another text that `exhibits.toml` has for an exhibit; `values` stand in it."""
+    text: str = _texts()[key]["texts"][name].format(**values)
+    return text
+
+
 def notes(key: str, table: str, **values: object) -> list[str]:
     """Return the remarks below a table that `exhibits.toml` has for an exhibit; `values` stand in them."""
     return [note.format(**values) for note in _texts()[key]["notes"][table]]
@@ -109,7 +116,9 @@ def all_exhibits() -> tuple[Exhibit, ...]:
 
     Each can be made independently, so that several processes can work in parallel.
     """
-    return tuple(import_module(f"reproduce.exhibits.{key}").EXHIBIT for key in _texts())
+    return tuple(
+        import_module(f"reproduce.exhibits.{key}").EXHIBIT for key, texts in _texts().items() if "title" in texts
+    )
 
 
 def run_sets(frames: Frames, plan: str) -> list[RunSet]:

@@ -11,7 +11,7 @@ from pandas import DataFrame, concat
 
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets, text_of
 from reproduce.grids.plans.bdia import BDIA, BY_SETTINGS, CONTESTANTS, REVVIT, VIT, TransformerContestant
 from reproduce.presentation import facets
 from reproduce.presentation.compare import format_difference, means
@@ -40,8 +40,7 @@ def _compare_published(papers: Iterable[RunSet], arithmetic: str) -> Table:
     stated = {(row["dataset"], row["network"]): row for row in rows if row["quantity"] == "accuracy"}
     return table(
         key="bdia" if arithmetic == "float32" else f"bdia-paper-{arithmetic}",
-        caption="Accuracy in percent: published (6 blocks, three runs), and runs of that size (scale “paper”, "
-        f"{arithmetic}).",
+        caption=text_of("bdia", "accuracy", arithmetic=arithmetic),
         rows=stated,
         fields=[
             words("data set", lambda key: catalogue.by_name(key[0]).title, heading=True),
@@ -64,8 +63,7 @@ def _held(frames: Frames) -> Table:
     shares = 100 * side_bits / peaks
     return table(
         key="bdia-memory",
-        caption="Peak memory at the published size in MB (10⁶ bytes), batch 128: published (second-hand), and what the "
-        "allocator gave out during a step of ours (benchmark “bdia”).",
+        caption=text_of("bdia", "memory"),
         rows=[row for row in published_tables.read("bdia") if row["quantity"] == "memory"],
         fields=[
             words("network", lambda row: row["network"]),
@@ -86,8 +84,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         done,
         [facets.rows([c.title for c in CONTESTANTS if c.title in set(done["contestant"])], bounded=True)],
         key=f"bdia-{run_set.key}-{run_set.dataset}",
-        caption=f"Accuracy after the last epoch by network ({run_set.describe()}). Dot: a seed; stroke: mean; line: "
-        "95 % interval.",
+        caption=text_of("bdia", "figure", setting=run_set.describe()),
         x="test_accuracy",
         y="contestant",
         legend="mark",

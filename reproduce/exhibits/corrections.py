@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from petra_core import methods
 from reproduce.cells.kinds import ReconstructionCell
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, result
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, result, text_of
 from reproduce.exhibits.reconstruction import TRAINING, errors_at_bottom
 from reproduce.grids.plans.corrections import MITIGATIONS, NOTHING, trials
 from reproduce.presentation import compare, facets
@@ -97,8 +97,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         ],
         [facets.rows([mitigation.title for mitigation in MITIGATIONS], bounded=True)],
         key=f"corrections-{run_set.key}",
-        caption="Points lost to backpropagation, by what is done about delay, at the recipe's learning rate "
-        f"({setting}). Dot: a seed less the mean of backpropagation; stroke: mean; line: 95 % interval.",
+        caption=text_of("corrections", "figure", setting=setting),
         x=facets.Axis("points", label="− backpropagation, points"),
         y="mitigation",
         panels=facets.Panels(col="place", wrap=2, height=3.0),
@@ -133,10 +132,10 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         notes=notes("corrections", "recipe"),
     )
     if best:
+        setting_of_rates = run_set.describe(runs, width=False, rate=False)
         yield table(
             key=f"corrections-{run_set.key}-rates",
-            caption=f"Each at its best learning rate, chosen with seed {CHOICE}: what other seeds reach "
-            f"({run_set.describe(runs, width=False, rate=False)}).",
+            caption=text_of("corrections", "rates", seed=CHOICE, setting=setting_of_rates),
             rows=best,
             fields=[
                 *place,
@@ -153,8 +152,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         lasting = run_set.describe(all_runs[all_runs["epochs"] > shortest], length=False, rate=False)
         yield table(
             key=f"corrections-{run_set.key}-longer",
-            caption="The mitigations that won most, for longer, each at its rate of the table before, PETRA without a "
-            f"mitigation and backpropagation at the recipe's ({lasting}; k = 1).",
+            caption=text_of("corrections", "longer", setting=lasting),
             rows=[place for place in after if place[-2] == PETRA.name],
             fields=[
                 words(f"mitigation{CHOSEN}", lambda place: place[-1], heading=True),
@@ -162,11 +160,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
                 mean("accuracy, %", after.get),
                 *_differences(longer),
             ],
-            notes=(
-                f"Rates were chosen after {count(shortest, 'epoch')}, mitigations after fewer epochs than these, with "
-                f"seed {CHOICE} among others: these seeds had a part in the choice, and PETRA without a mitigation has "
-                "the recipe's.",
-            ),
+            notes=[text_of("corrections", "chosen", epochs=count(shortest, "epoch"), seed=CHOICE)],
         )
 
 

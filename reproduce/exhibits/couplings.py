@@ -6,7 +6,7 @@ that diverges has no accuracy, but its errors before that are still shown.
 
 from collections.abc import Iterator
 
-from reproduce.exhibits._exhibit import Shown, declare, result
+from reproduce.exhibits._exhibit import Shown, declare, result, text_of
 from reproduce.exhibits.reconstruction import NOTE, TRAINING, draw_errors, error_columns, errors_at_bottom, list_broken
 from reproduce.grids.plans.couplings import BLOCKS, COUPLINGS, plan_cell
 from reproduce.presentation import facets
@@ -51,15 +51,13 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     yield draw_errors(
         bottom,
         f"couplings-{run_set.key}",
-        "Relative error of the input that the lowest block reconstructs, mean over the micro-batches that were "
-        f"followed ({setting}). Line: mean over the seeds; dot: a run; an error of exactly 0 is not drawn.",
+        text_of("couplings", "figure", setting=setting),
         facets.Axis("blocks", label="blocks", log=True, ticks=BLOCKS),
         facets.Panels(col="title", height=2.9),
     )
     yield table(
         key=f"couplings-{run_set.key}",
-        caption=f"Reconstruction error by coupling and depth ({setting}, PETRA with k = "
-        f"{run_set.example.accumulation}).",
+        caption=text_of("couplings", "table", setting=setting, run_set=run_set),
         rows=[(title, blocks) for title in dict.fromkeys(titles) for blocks in BLOCKS],
         fields=[
             words("coupling", lambda place: place[0], heading=True),

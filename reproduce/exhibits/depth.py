@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.exhibits._exhibit import Shown, declare, result
+from reproduce.exhibits._exhibit import Shown, declare, result, text_of
 from reproduce.exhibits.reconstruction import NOTE, draw_errors, error_columns, errors_at_bottom, list_broken
 from reproduce.grids.plans.depth import COMPARED
 from reproduce.presentation import facets
@@ -73,8 +73,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         runs[runs["status"] == DONE],
         [facets.line(), facets.dots(apart=0.012, broken="broken")],
         key=f"depth-{run_set.key}-accuracy",
-        caption=f"Accuracy against depth ({setting}). Line: mean over the seeds; dot: a run; cross: a broken run; one "
-        "whose loss was not finite has no accuracy, and no mark.",
+        caption=text_of("depth", "figure", setting=setting),
         x="J",
         y="test_accuracy",
         panels=panels,
@@ -111,14 +110,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     costs = {step: summarize(pairs[*place, step] for place in places) for step in STEPS}
     listed = "; ".join(f"{step} ({PAIRS[step]}), {cost or 'nothing to compare yet'}" for step, cost in costs.items())
     yield Finding(f"Depth and delay: scale “{run_set.scale}”. Cost in accuracy: {listed}.")
-    yield draw_errors(
-        bottom,
-        f"depth-{run_set.key}-errors",
-        f"Relative error of the input that the lowest stage reconstructs ({setting}): mean over the micro-batches that "
-        "were followed. Line: mean over the seeds; dot: a run.",
-        "J",
-        panels,
-    )
+    yield draw_errors(bottom, f"depth-{run_set.key}-errors", text_of("depth", "errors", setting=setting), "J", panels)
 
 
 def _sound(sample: SeedSample, other: SeedSample) -> Difference | None:

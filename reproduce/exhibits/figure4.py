@@ -8,7 +8,7 @@ paper's statement is about.
 from collections.abc import Iterator, Mapping
 
 from reproduce import published
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, result
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, result, text_of
 from reproduce.exhibits.table2 import by_cell, describe_fixed_batch
 from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.sweeps import BACKPROPAGATION, PETRA, SWEEPS
@@ -48,8 +48,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             facets.cut_to(run_set.done),
         ],
         key=key,
-        caption=f"Accuracy against k ({setting}), {measure}. Dot: a seed, line: mean, band: 95 % interval, cut where "
-        "it leaves the panel. Right: PETRA − backpropagation; shaded: the verdicts' margin.",
+        caption=text_of("figure4", "figure", setting=setting, measure=measure),
         x="k",
         y="final_accuracy",
         panels=facets.Panels(height=3.8),

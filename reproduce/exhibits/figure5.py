@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pandas import concat
 
 from reproduce import published
-from reproduce.exhibits._exhibit import Shown, declare, result
+from reproduce.exhibits._exhibit import Shown, declare, result, text_of
 from reproduce.exhibits.gradients import CLOSER, KINDS_NOTE, LOOKS, MEASURES, extents, quality
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import SeedSamples, measured_samples
@@ -63,9 +63,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             facets.label_places("kind", shaded="K"),
         ],
         key=f"figure5-{run_set.key}",
-        caption=f"Gradient quality per stage (scale “{run_set.scale}”). Line: mean over the seeds; band: their range; "
-        "right: by how much PETRA's gradient is closer to the end-to-end one than the delayed gradient, a mark a seed. "
-        + KINDS_NOTE,
+        caption=text_of("figure5", "figure", run_set=run_set) + KINDS_NOTE,
         x="stage",
         y="value",
         hue="series",

@@ -6,7 +6,7 @@ has gradients of very different quality in one run, and Figure 5's means over th
 
 from collections.abc import Iterator
 
-from reproduce.exhibits._exhibit import Sentence, Shown, declare
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, text_of
 from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, extents, quality
 from reproduce.presentation import facets
 from reproduce.presentation.compare import measured_samples
@@ -45,8 +45,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         cosines[cosines["stage"] == cosines.groupby(["study", "kind"])["stage"].transform("min")],
         [facets.line("range", width=1.2, marked=True), lambda panel: panel.axes.set_xlim(0, epochs)],
         key=f"figure6-{run_set.key}",
-        caption=f"Cosine of gradients over training (scale “{run_set.scale}”) of the lowest stage of each kind. Line: "
-        "mean over the seeds; band: their range.",
+        caption=text_of("figure6", "figure", run_set=run_set),
         x=facets.Axis("epoch", ticks=sorted({0, epochs // 3, 2 * epochs // 3, epochs})),
         y="value",
         hue="pair",

@@ -8,7 +8,7 @@ from typing import Any
 from petra_core import methods
 from reproduce import published
 from reproduce.cells.kinds import FORWARD_GRADIENT
-from reproduce.exhibits._exhibit import Shown, declare, notes, result
+from reproduce.exhibits._exhibit import Shown, declare, notes, result, text_of
 from reproduce.forward_gradients.settings import AXES, ForwardGradient, Guess
 from reproduce.grids.plans.forward_gradients import NOISE
 from reproduce.presentation import facets, plots, statements
@@ -73,8 +73,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         lines[[p[3] != p[4] for p in lines["place"]]],
         [facets.line("range", marked=True), facets.zero],
         key=f"forward-cosines-{run_set.key}",
-        caption="Cosine between target and guess by block over training, in the space of the update: means of epochs "
-        f"(scale “{run_set.scale}”). Band: range of the seeds.",
+        caption=text_of("forward_gradients", "cosines", run_set=run_set),
         x=facets.Axis("point", label="epoch"),
         y=facets.Axis("value", label="cosine"),
         hue="stage",

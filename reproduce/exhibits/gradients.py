@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pandas import DataFrame
 
 from petra_core import methods
+from reproduce.exhibits._exhibit import text_of
 from reproduce.presentation.compare import SeedSamples, means, measured_samples
 from reproduce.presentation.content import Entry
 from reproduce.presentation.facets import METHOD_LOOKS, Look
@@ -29,10 +30,7 @@ KINDS = {
     "E": "reversible, F at an exact input",
 }
 KINDS_NOTE = "Kinds of stages: " + "; ".join(f"{letter}, {what}" for letter, what in KINDS.items()) + "."
-CLOSER = (
-    "e2e: the end-to-end gradient. PETRA closer by: the difference within a run, mean over the seeds, with its 95 % "
-    "interval."
-)
+CLOSER = text_of("gradients", "closer")
 
 
 def count_reconstructing(kinds: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from petra_core import methods
 from reproduce.cells.networks import HELD
-from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, text_of
 from reproduce.grids.plans.invertible import NETWORKS, OURS, PAPERS
 from reproduce.grids.plans.table3 import BATCH
 from reproduce.modelling.invertible import DEPTHS, predict_bytes
@@ -93,10 +93,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         notes=["Peak: the most bytes that a stage held at one moment, counted by the engine, summed over the stages."],
     )
     if summary := summarize(gaps.values()):
-        yield Finding(
-            f"Invertible down-sampling: {setting}. Accuracy against the paper's network with the same method and k: "
-            f"{summary}."
-        )
+        yield Finding(text_of("invertible", "summary", setting=setting, summary=summary))
 
 
 EXHIBIT = declare("invertible", each, whole)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 
 from petra_core import methods
-from reproduce.exhibits._exhibit import Shown, declare, result
+from reproduce.exhibits._exhibit import Shown, declare, result, text_of
 from reproduce.grids.plans.length import AGAINST, FOR, PETRA, SEEDS, VARIANTS, Variant
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import CHOSEN, Difference, list_differences, means
@@ -56,9 +56,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         run_set.done[run_set.done["k"] == PETRA.k],
         [facets.line("interval", gaps=True), facets.dots(apart=0.08), facets.cut_to()],
         key=key,
-        caption=f"Accuracy over the last epochs against the length of the training, k = {PETRA.k} ({setting}). Dot: a "
-        "run; line: mean; band: 95 % interval; a method has a point only where it was run. Right: the difference to "
-        "backpropagation at the same k; shaded: the margin of the verdicts.",
+        caption=text_of("length", "figure", k=PETRA.k, setting=setting),
         x="epochs",
         y=OUTCOME,
         panels=facets.Panels(height=3.6),

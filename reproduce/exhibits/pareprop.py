@@ -11,7 +11,7 @@ from pandas import DataFrame
 
 from petra_core.methods import BACKPROPAGATION, PAREPROP, REVERSIBLE_BACKPROPAGATION
 from reproduce import published
-from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, text_of
 from reproduce.presentation import facets
 from reproduce.presentation.content import MEGABYTE, Entry, Finding, Role, none, published_entry, short_title, with_sign
 from reproduce.presentation.tables import amounts, difference, entry, number, table, words
@@ -79,7 +79,7 @@ def _show_record(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
     gains = gains_of(record)
     quartiles = {group: f"{with_sign(gain.lower, 1)} to {with_sign(gain.upper, 1)}" for group, gain in gains.items()}
     gained = {group: gain.median for group, gain in gains.items()}
-    device = _device(record)
+    device, on_cpu = _device(record), record.environment.get("device") == "cpu"
     small = " On a CPU, at small sizes: not to be compared with the published gains."
 
     yield facets.facet(
@@ -94,9 +94,7 @@ def _show_record(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
     )
     yield table(
         key=f"{record.name}-throughput",
-        caption=f"Throughput and memory (the allocator's peak) on {device}, medians over the rounds: images of "
-        f"{record.setting['size']} pixels, texts of {record.setting['length']} tokens, float32."
-        f"{small if record.environment.get('device') == 'cpu' else ''}",
+        caption=text_of("pareprop", "throughput", device=device, record=record, remark=small * on_cpu),
         rows=[group for group in medians.index if BATCH in group],
         fields=[
             words("network", lambda group: group.partition(BATCH)[0], heading=True),
@@ -114,8 +112,7 @@ def _show_record(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
     yield Folded(
         table(
             key=f"{record.name}-batches",
-            caption=f"Largest batch under {record.setting['budget']:g} MB on {device}: predicted from shapes, without "
-            "temporaries, and found by the allocator.",
+            caption=text_of("pareprop", "batches", record=record, device=device),
             rows=medians.index[medians[LARGEST_PREDICTED, PAREPROP.title].notna()],
             fields=[
                 words("network", lambda group: group),
@@ -127,7 +124,7 @@ def _show_record(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
     if gained:
         faster = f"{sum(gain.lower > 0 for gain in gains.values())} of {count(len(gains), 'setting')}"
         ends = f"{with_sign(min(gained.values()), 1)} to {with_sign(max(gained.values()), 1)} %"
-        made = " It was made for GPUs, where it has not been measured." * (record.environment.get("device") == "cpu")
+        made = " It was made for GPUs, where it has not been measured." * on_cpu
         yield Sentence(
             f"On {device} PaReprop is faster than reversible backpropagation in {faster}; its gain is {ends}.{made}"
         )

@@ -17,7 +17,7 @@ from pandas import DataFrame
 from reproduce.cells.base import CellError
 from reproduce.cells.kinds import from_dict
 from reproduce.cells.networks import title_of
-from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, notes
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, notes, text_of
 from reproduce.presentation.compare import DONE, NOT_RUN, Difference, SeedSample, format_difference, means
 from reproduce.presentation.content import Entry, Finding, Role, Table, missing
 from reproduce.presentation.statistics import MARGIN_POINTS, holm, p_value
@@ -149,18 +149,10 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
     if mixed := [comparison for comparison in made if comparison.accuracy.mixed]:
         titles = "; ".join(comparison.title for comparison in mixed)
-        yield Finding(
-            f"Primary comparisons: the sides of {len(mixed)} of {len(made)} ran in part on different machines (‡): "
-            f"{titles}.",
-            Role.ALERT,
-        )
+        yield Finding(text_of("primary", "mixed", mixed=len(mixed), made=len(made), titles=titles), Role.ALERT)
     epochs = frames.runs.loc[frames.runs["status"] == DONE, "epochs"].dropna()
     if len(epochs) and (short := int((epochs <= SHORT).sum())):
-        yield Finding(
-            f"Primary comparisons: {short} of {len(epochs)} finished trainings last at most {SHORT} epochs, and what "
-            "is lost in so short a training says little about a long one (see Training length).",
-            Role.ALERT,
-        )
+        yield Finding(text_of("primary", "short", short=short, trainings=len(epochs), most=SHORT), Role.ALERT)
     yield Folded(_spreads(frames))
 
 
@@ -176,8 +168,7 @@ def _spreads(frames: Frames) -> Table:
     rows = [(study, spread) for study in frames.studies.values() if (spread := study.spreads.get(OUTCOME))]
     return table(
         key="spreads",
-        caption="Standard deviation over seeds by study, points of accuracy over the last epochs, with Bartlett's test "
-        "that all settings of the study have one variance.",
+        caption=text_of("primary", "spreads"),
         rows=rows,
         fields=[
             words("study", lambda row: row[0].title),

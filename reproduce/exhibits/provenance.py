@@ -12,7 +12,7 @@ from operator import itemgetter, methodcaller
 from typing import Any
 
 from reproduce.cells.kinds import TrainedCell
-from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, text_of
 from reproduce.grids import scales
 from reproduce.grids.grid import cells_of
 from reproduce.grids.plans import PLANS
@@ -73,8 +73,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     yield Folded(
         table(
             key="cells",
-            caption="Every cell that has been begun. Its command is “python -m reproduce run SCALE --only name=CELL”, "
-            "unless another one is listed; --records FOLDER repeats it in another folder.",
+            caption=text_of("provenance", "cells"),
             rows=begun,
             fields=[
                 entry("cell", lambda run: code(run.cell.name), numeric=False),
@@ -101,8 +100,7 @@ def _replaced(frames: Frames) -> Table:
 
     return table(
         key="replaced",
-        caption="Results that were replaced by repetitions (`records merge --replace`) and count nowhere, beside the "
-        "results in use.",
+        caption=text_of("provenance", "replaced"),
         rows=pairs,
         fields=[
             entry("cell", lambda pair: code(pair[0].cell.name), numeric=False),
@@ -181,12 +179,9 @@ def _findings(results: Results) -> Iterator[Finding]:
         reasons = " ".join(dict.fromkeys(f"{origin['reason']}; {'; '.join(origin['deviations'])}" for origin in data))
         untold = sum("data" not in run.result for run in runs_with(Status.FAILED) if isinstance(run.cell, TrainedCell))
         undocumented = f"; {count(untold, 'failed cell')} did not write down which they used" * bool(untold)
-        usual = Counter(origin["reason"] for origin in data).most_common(1)[0][0]
-        yield Finding(
-            f"{count(len(data), 'cell')} used data that differ from the official files: "
-            f"{re.sub(r' [(][^)]*[)]', '', usual)}{undocumented}. All reasons and differences: {reasons}",
-            Role.ALERT,
-        )
+        usual = re.sub(r" [(][^)]*[)]", "", Counter(origin["reason"] for origin in data).most_common(1)[0][0])
+        values = {"cells": count(len(data), "cell"), "usual": usual, "undocumented": undocumented, "reasons": reasons}
+        yield Finding(text_of("provenance", "unofficial", **values), Role.ALERT)
     lost = [run for run in results.runs if any(str(code.get("commit")) in LOST for code in run.codes)]
     if results.replaced:
         yield Finding(
@@ -197,11 +192,7 @@ def _findings(results: Results) -> Iterator[Finding]:
         names = "; ".join(f"{commit[:10]}{f' ({LOST[commit]})' * bool(LOST[commit])}" for commit in commits)
         amounts = f"{count(len(lost), 'run')} {'names' if len(lost) == 1 else 'name'} {count(len(commits), 'commit')}"
         cells = some([run.cell.name for run in lost], 40)
-        yield Finding(
-            f"{amounts} that cannot be looked up, and stay out of the primary comparisons. The commits are {names}. "
-            f"The runs are {cells}.",
-            Role.ALERT,
-        )
+        yield Finding(text_of("provenance", "lost", amounts=amounts, names=names, cells=cells), Role.ALERT)
     if partial := [f"{run.cell.name}: {run.state}" for run in runs_with(Status.PARTIAL)]:
         yield Finding(f"{count(len(partial), 'cell')} begun and not finished. {some(partial, LISTED)}.", Role.MISSING)
     if not_run := Counter(run.cell.scale for run in runs_with(Status.NOT_RUN)):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pandas import DataFrame
 
 from petra_core import methods
+from reproduce.exhibits._exhibit import text_of
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import SeedSample, SeedSamples
 from reproduce.presentation.content import Figure
@@ -20,11 +21,7 @@ CAUSES = {
     "rounding/input": facets.Look("rounding", plots.COLOURS[methods.BACKPROPAGATION], (1, 1)),
 }
 TRAINING = next(iter(CAUSES))
-NOTE = (
-    "Error: norm of reconstructed less true over that of the true, mean and range of the seeds. Training: the engine's "
-    "inversion, 2(J-2) ticks after the forward. Rounding: the forward inverted with the weights of the forward; the "
-    "engine has no streams of bfloat16."
-)
+NOTE = text_of("reconstruction", "note")
 
 
 def errors_at_bottom(run_set: RunSet, places: DataFrame) -> DataFrame:

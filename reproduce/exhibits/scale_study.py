@@ -11,7 +11,7 @@ from pandas import DataFrame
 from petra_core import methods
 from petra_core.prediction.partition import Cost
 from petra_core.staleness import lockstep
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, text_of
 from reproduce.exhibits.table5 import largest
 from reproduce.modelling.full_speed import period
 from reproduce.modelling.network import read_timed_networks
@@ -56,17 +56,12 @@ def whole(frames: Frames) -> Iterator[Shown]:
             f"efficient on {devices} devices ({petra['peak'] / MEGABYTE:,.0f} MB on the fullest), and "
             f"{best['title'].lower()} {100 * best['efficiency']:.0f} % ({best['peak'] / MEGABYTE:,.0f} MB)."
         )
-    yield (
-        f"Modelled, event by event, from the measured stage costs of Table 5, with k = {BATCH} micro-batches of "
-        f"{timed[0].cell.batch_size} images an update unless stated. On P devices lie 2P blocks, two each: the stem "
-        f"and head of {timed[0].title} and between them its stage 1 again and again, so that balance hides nothing."
-    )
+    yield (text_of("scale_study", "setting", batch=BATCH, network=timed[0]))
     yield facets.facet(
         ways.assign(peak=ways["peak"] / GIGABYTE, efficiency=100 * ways["efficiency"]),
         [facets.dots(size=8)],
         key="scale-rivals",
-        caption=f"Efficiency and memory of ways to train on many devices ({modelled}): efficiency over links that take "
-        f"no time, {BATCH} micro-batches an update, against the memory of the device that holds most.",
+        caption=text_of("scale_study", "rivals", modelled=modelled, batch=BATCH),
         x=facets.Axis("peak", label="peak memory, GB", log=True, ticks=(0.1, 1, 10, 100)),
         y=facets.Axis("efficiency", label="efficiency, %"),
         hue="title",

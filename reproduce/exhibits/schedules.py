@@ -10,7 +10,7 @@ from functools import cache
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.drawing.gantt import to_svg
-from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, text_of
 from reproduce.presentation.content import Figure
 from reproduce.records.frames import Frames
 
@@ -47,10 +47,7 @@ def drawn(method: Method, accumulation: int) -> Figure:
     timeline = lay_out(actions, (1,) * STAGES)
     title = f"{method.title}, J = {STAGES}, k = {accumulation}"
     idle = sum(timeline.idle(device) for device in range(STAGES)) / STAGES / timeline.seconds
-    caption = (
-        f"{title}: {entered} micro-batches in the time of {timeline.seconds:g} forwards, with filling and draining; "
-        f"devices are idle for {idle:.0%} of it."
-    )
+    caption = text_of("schedules", "caption", title=title, entered=entered, timeline=timeline, idle=idle)
     key = f"schedule-{method.name.lower().replace('_', '-')}-k{accumulation}"
     labels = {stage: f"stage {stage}" for stage in range(STAGES)}
     return Figure(

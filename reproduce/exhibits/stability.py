@@ -6,7 +6,7 @@ breaks under both, the learning rate is the cause and not the delay.
 
 from collections.abc import Iterator, Mapping
 
-from reproduce.exhibits._exhibit import Sentence, Shown, declare
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, text_of
 from reproduce.grids.plans.stability import COMPARED
 from reproduce.presentation import facets
 from reproduce.presentation.compare import CHOSEN, NOT_RUN, SeedSample, means, with_difference
@@ -61,8 +61,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         with_difference(runs, "test_accuracy", minuend=PETRA, subtrahend=EXACT, by=POINT, title=DIFFERENCE),
         [facets.heat_map(chance(run_set.example))],
         key=f"stability-{run_set.key}",
-        caption=f"Stability: test accuracy after the last epoch, % ({setting}). Hatched: broken, on the right where "
-        "one of the two is; a cross: a loss was not finite; a dot: not run.",
+        caption=text_of("stability", "figure", setting=setting),
         x="reference_rate",
         y=facets.Axis("test_accuracy", label="k"),
         hue="k",

@@ -19,7 +19,7 @@ from petra_core.staleness import per_device
 from reproduce.cells import timing
 from reproduce.cells.base import Cell
 from reproduce.cells.kinds import TrainedCell
-from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, notes, result
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, notes, result, text_of
 from reproduce.exhibits.stability import stable_rate
 from reproduce.grids import recipes
 from reproduce.grids.plans import staleness as plan
@@ -149,10 +149,7 @@ def _curve(run_set: RunSet, runs: DataFrame) -> Figure:
         ),
         [facets.line("interval", marked=True, gaps=True), facets.dots(), facets.label_places("devices")],
         key=f"staleness-{run_set.key}",
-        caption=f"Test accuracy over the last epochs against the staleness of stage 0 (scale “{run_set.scale}”, "
-        "learning rate of the recipe). Dot: a run; line: mean, interrupted at a staleness without a run; band: 95 % "
-        "interval. At 0: backpropagation. Below the staleness the number of devices with one stage each, * at "
-        "asynchronous 1F1B, + with slack.",
+        caption=text_of("staleness", "curve", run_set=run_set),
         x=facets.Axis("staleness", label="staleness of stage 0, micro-batches; devices"),
         y=OUTCOME,
         hue="line",
@@ -181,8 +178,7 @@ def _tabulate_points(run_set: RunSet, points: Sequence[Point], accuracy: SeedSam
 
     return table(
         key=f"staleness-{run_set.key}-points",
-        caption=f"Accuracy over the last epochs and differences by staleness (scale “{run_set.scale}”, learning rate "
-        "of the recipe).",
+        caption=text_of("staleness", "points", run_set=run_set),
         rows=points,
         fields=[
             words("setting", lambda p: f"{p['network']}, k = {p['k']}, {p['epochs']} epochs", heading=True),
@@ -253,10 +249,7 @@ def _of_devices(rows: list[Used]) -> Sentence:
         exact = by_place[devices, SYNCHRONOUS["1F1B"], most].speed
         beside = f", where synchronous 1F1B is {exact:.1f} times as fast and exact" if exact else ""
         listed.append(f"on {devices} devices {one} at k = 1, and {several} at k = {most}{beside}")
-    text = (
-        "PETRA with one stage per device at asynchronous 1F1B, speed relative to one device and modelled: "
-        f"{'; '.join(listed)}."
-    )
+    text = text_of("staleness", "sentence", listed="; ".join(listed))
     return result(any((row.accuracy - row.exact).estimate for row in rows if row.staleness), text, text, finding=True)
 
 
@@ -272,9 +265,7 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
     machines = [f"Stages were timed on {network.machine}." for network in timed[:1]]
     return table(
         key=f"staleness-{run_set.key}-devices",
-        caption=f"What users of 2, 4 and 10 devices get ({run_set.describe(network=True, rate=False)}): one stage per "
-        "device at asynchronous 1F1B, the cut by costs. Accuracy is measured; bytes and speed are modelled from "
-        "measured stage costs, links take no time.",
+        caption=text_of("staleness", "devices", setting=run_set.describe(network=True, rate=False)),
         rows=rows,
         fields=[
             words("devices", lambda row: f"{row.devices} devices", heading=True),
@@ -326,8 +317,7 @@ def _mitigations(run_set: RunSet) -> Table:
     reached = means(runs, OUTCOME, by)
     return table(
         key=f"staleness-{run_set.key}-mitigations",
-        caption=f"Predicted weights and NAdam (first beta 0.99) with less staleness "
-        f"({run_set.describe(network=True, rate=False)}, k = 1).",
+        caption=text_of("staleness", "mitigations", setting=run_set.describe(network=True, rate=False)),
         rows=runs.drop_duplicates(by).sort_values(["optimizer", "reference_rate", "staleness"]).to_dict("records"),
         fields=[
             words(
@@ -401,8 +391,7 @@ def _latencies(run_set: RunSet, networks: list[TimedNetwork]) -> Table:
 
     return table(
         key=f"staleness-{run_set.key}-latency",
-        caption="What latency costs at each staleness, simulated: the time for a micro-batch, in that of the slowest "
-        "device, by the latency of a message in the same unit; PETRA, k = 1.",
+        caption=text_of("staleness", "latency"),
         rows=rows,
         fields=[
             words("network", lambda row: row[0], heading=True),
@@ -422,11 +411,7 @@ def theory() -> str:
     below_and_above = (are_stable([(1 - NEAR) * largest(tau), (1 + NEAR) * largest(tau)], tau) for tau in TAUS)
     held = all(tried == (True, False) for tried in below_and_above)
     found = f"lies within {NEAR:.0%} of it" if held else f"does not lie within {NEAR:.0%} of it"
-    return (
-        "Theory: gradient descent on a quadratic of curvature h, with gradients τ updates old, is stable below a rate "
-        f"of 2 sin(π / (2(2τ + 1))) / h. The engine's border, tried while this page was made with one trained stage "
-        f"and k = 1, {found} at τ = {conjunction([str(tau) for tau in TAUS])}."
-    )
+    return text_of("staleness", "theory", found=found, taus=conjunction([str(tau) for tau in TAUS]))
 
 
 # --- common

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from petra_core.methods import Method
 from reproduce.cells.networks import title_of
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets, text_of
 from reproduce.grids.plans.table1 import ACCUMULATIONS, REFERENCE_DEPTH
 from reproduce.modelling.complexity import FORMULAS, Measured, formulas, read_measured
 from reproduce.presentation import content, facets
@@ -41,8 +41,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     settings = [f" ({title_of(c)}, {c.image_size} pixels, batch {c.batch_size}, scale “{c.scale}”)" for c in cells]
     yield table(
         key="table1",
-        caption=f"Complexity per stage, J = {REFERENCE['J']}: published formulas and, of the first inner stage "
-        f"(j = 2), measurements of executed steps{''.join(settings[:1])}.",
+        caption=text_of("table1", "formulas", reference=REFERENCE, setting="".join(settings[:1])),
         rows=[(m.method, m) for m in chosen] or [(m, None) for m in formulas()],
         fields=[
             method("method", lambda row: row[0]),
@@ -59,8 +58,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         compared = [m for m in measured if m.method in formulas()]
         holding = sum(m.holds for m in compared)
         yield Sentence(
-            "Activations and stashed weights follow the published formulas at every inner stage, FLOPs at the first, "
-            f"in {holding} of {len(compared)} measurements.",
+            text_of("table1", "sentence", holding=holding, compared=len(compared)),
             Role.GOOD if holding == len(compared) else Role.ALERT,
         )
         equal, role = agreement(frames.parts(m.cell.name for m in measured), "predicted", "measured")
@@ -120,9 +118,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             facets.where(facets.logarithmic, timed=True),
         ],
         key=f"growth-{run_set.key}",
-        caption=f"Growth with J and k (k = {REFERENCE['k']} or J = {REFERENCE['J']} while the other grows) at the "
-        f"first inner stage, scale “{run_set.scale}”. Line: published formula (of stashed copies without rounding up; "
-        "it has no approximate inputs); dot: measured. Curves that coincide hide one another.",
+        caption=text_of("table1", "figure", reference=REFERENCE, run_set=run_set),
         x=facets.Axis("place", log=True, ticks=sorted(ACCUMULATIONS)),
         y="measured",
         panels=facets.Panels(

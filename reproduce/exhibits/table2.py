@@ -12,7 +12,7 @@ from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
 from reproduce.cells.networks import title_of
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets, text_of
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, PETRA, SWEEPS
 from reproduce.presentation import facets
@@ -63,8 +63,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         covered |= gaps.keys()
         yield table(
             key="table2" if arithmetic == "float32" else f"table2-paper-{arithmetic}",
-            caption="Top-1 accuracy in percent: published, and runs with the paper's settings "
-            f"(scale “paper”, {arithmetic}).",
+            caption=text_of("table2", "published", arithmetic=arithmetic),
             rows=lines,
             fields=[
                 words("data set", lambda line: catalogue.by_name(line[0]["dataset"]).title, heading=True),
@@ -143,8 +142,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         run_set.done[run_set.done["batch_size"] == example.batch_size],
         [facets.line("interval"), facets.dots(apart=0.05)],
         key=f"table2-{run_set.key}-{run_set.dataset}",
-        caption=f"Accuracy after the last epoch by k ({run_set.describe()}); backpropagation at PETRA's batch. "
-        "Line: mean over the seeds; band: 95 % interval; dot: a seed.",
+        caption=text_of("table2", "figure", setting=run_set.describe()),
         x=facets.Axis("k", ticks=ks),
         y="test_accuracy",
         panels=facets.Panels(col="network"),
@@ -166,16 +164,10 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             judged_columns(SAME, lambda row: gaps.get((*row, SAME), ""), group="PETRA − backpropagation"),
             judged_columns(FIXED, lambda row: gaps.get((*row, FIXED), ""), group="PETRA − backpropagation"),
         ],
-        notes=[
-            "Of the last epoch, on the same network: with backpropagation at the same k and micro-batches of "
-            f"{example.batch_size}, and with {describe_fixed_batch(example)}."
-        ],
+        notes=[text_of("table2", "batches", example=example, fixed=describe_fixed_batch(example))],
     )
     if summary := summarize(gap for (*_, to), gap in gaps.items() if to == SAME):
-        yield Finding(
-            f"Table 2: {run_set.describe()}. PETRA against backpropagation on the same RevNet at the same effective "
-            f"batch, {summary}."
-        )
+        yield Finding(text_of("table2", "summary", setting=run_set.describe(), summary=summary))
 
 
 EXHIBIT = declare("table2", each, whole)

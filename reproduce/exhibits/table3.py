@@ -10,7 +10,7 @@ from typing import Any
 
 from petra_core import methods
 from reproduce import published as published_tables
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets, text_of
 from reproduce.grids.plans.table3 import ACCUMULATION, BATCH
 from reproduce.modelling.buffer_rules import CONSISTENT_RULE, PUBLISHED_RULE
 from reproduce.modelling.held import by_kind, held, with_rules
@@ -42,14 +42,12 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
     petra, stated = rows[-1]
     yield Sentence(
-        f"{reproduced} of {len(rows)} published rows can be derived to the last digit. With inputs counted in the same "
-        f"way everywhere PETRA saves {petra.consistent_rule_saved:.1f} %, not {stated['saving_percent']} %.",
+        text_of("table3", "sentence", reproduced=reproduced, rows=len(rows), petra=petra, stated=stated),
         Role.GOOD if reproduced == len(rows) else Role.ALERT,
     )
     yield table(
         key="table3",
-        caption=f"Memory of RevNet-50, ImageNet, batch {BATCH}, k = {ACCUMULATION}, float32: published, by formula, "
-        "and as held by the engine. 1 GB = 10⁹ bytes.",
+        caption=text_of("table3", "published", batch=BATCH, k=ACCUMULATION),
         rows=rows,
         fields=[
             method("method", lambda row: methods.by_name(row[0].method)),
@@ -68,11 +66,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
     if done := [name for run_set in measured_sets for name in run_set.done["cell"]]:
         equal, role = agreement(frames.parts(done), "peak", "predicted")
-        yield Finding(
-            f"Table 3: {len(done)} measurements: what was held is the prediction from shapes by the same engine in "
-            f"{equal}.",
-            role,
-        )
+        yield Finding(text_of("table3", "agreement", measurements=len(done), equal=equal), role)
 
 
 def each(run_set: RunSet) -> Iterator[Shown]:
@@ -85,8 +79,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         bars.assign(bar=bars["model"].str.removeprefix("revnet") + " " + titles, gigabytes=bars["value"] / GIGABYTE),
         [facets.stack()],
         key=f"held-{run_set.key}",
-        caption=f"Memory as held, by kind (scale “{run_set.scale}”, k = {ACCUMULATION}), of RevNets by their depths. "
-        "Every panel has a separate axis. 1 GB = 10⁹ bytes.",
+        caption=text_of("table3", "figure", run_set=run_set, k=ACCUMULATION),
         x=facets.Axis("bar", label="GB, all stages"),
         y="gigabytes",
         hue="kind",
@@ -98,8 +91,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
     yield table(
         key=f"table3-held-{run_set.key}",
-        caption=f"Memory as held, all stages, scale “{run_set.scale}”, float32, k = {ACCUMULATION}, beside the rules "
-        "at the same batch. 1 MB = 10⁶ bytes.",
+        caption=text_of("table3", "held", run_set=run_set, k=ACCUMULATION),
         rows=runs.itertuples(),
         fields=[
             words("network", lambda run: run.subject, heading=True),
@@ -119,9 +111,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     pairs = runs[runs["method"] == methods.PETRA.name].dropna(subset=["held_saved"])
     for run in pairs.nlargest(1, "held").to_dict("records"):
         yield Finding(
-            f"{run['subject']} (scale “{run_set.scale}”): PETRA held {run['held'] * MEGABYTE / GIGABYTE:.2f} GB, "
-            f"{run['held_saved']:.1f} % less than delayed gradients; of what the published rule counts, "
-            f"{run['counted_saved']:.1f} % less."
+            text_of("table3", "saving", run=run, run_set=run_set, gigabytes=run["held"] * MEGABYTE / GIGABYTE)
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from petra_core import methods
 from reproduce import published
-from reproduce.exhibits._exhibit import Sentence, Shown, declare
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, text_of
 from reproduce.exhibits.gradients import count_reconstructing
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.presentation import facets
@@ -58,8 +58,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
 
     yield table(
         key=key,
-        caption=f"Top-1 accuracy in percent after the last epoch by what is buffered ({recipe}); last, what the paper "
-        "makes a statement about.",
+        caption=text_of("table4", "table", setting=recipe),
         rows=[(network, method) for network in networks for method in (*METHODS, None)],
         fields=[
             words("network", lambda row: f"{row[0]}: {networks[row[0]]}", heading=True),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets, text_of
 from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import DEVICES, arrange
@@ -43,11 +43,10 @@ def whole(frames: Frames) -> Iterator[Shown]:
         model = modelled.get(row["model"])
         return model.speedup if model else missing(states[row["model"]])
 
-    used = dict.fromkeys(m.cell.scale for m in modelled.values()) or ("paper",)
+    used = conjunction([f"“{scale}”" for scale in dict.fromkeys(m.cell.scale for m in modelled.values()) or ("paper",)])
     yield table(
         key="table5",
-        caption="Time of an iteration without overlap over that of PETRA, CIFAR-10, one device a stage; modelled at "
-        f"batch {PAPER_BATCH}, width {PAPER_WIDTH}, scale {conjunction([f'“{scale}”' for scale in used])}.",
+        caption=text_of("table5", "published", batch=PAPER_BATCH, width=PAPER_WIDTH, scales=used),
         rows=published_tables.read("table5_speed"),
         fields=[
             words("network", lambda row: row["model"].replace("revnet", "RevNet-")),
@@ -67,10 +66,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     if not timed:
         return
     first, cell = timed[0], timed[0].cell
-    setting = (
-        f"scale “{cell.scale}”, images like {catalogue.by_name(cell.dataset).title}'s, batch {cell.batch_size}, "
-        f"width {cell.width}, k = {cell.accumulation}"
-    )
+    setting = text_of("table5", "setting", cell=cell, images=catalogue.by_name(cell.dataset).title)
     rows = published_tables.read("table5_speed") if cell.width == PAPER_WIDTH else []
     stated = {row["model"]: row for row in rows}
     chosen = [m for m in timed if m is first or m.cell.model in stated]
@@ -79,17 +75,13 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         + (f" ({published.mark.value}: {published[SPEEDUP]})" if (published := stated.get(m.cell.model)) else "")
         for m in chosen
     ]
-    yield Sentence(
-        "With one device per stage a model, not a measurement, predicts a speed over reversible backpropagation "
-        f"without overlap of {conjunction(listed)}.{_state_missed(chosen, stated)}"
-    )
+    yield Sentence(text_of("table5", "sentence", listed=conjunction(listed), missed=_state_missed(chosen, stated)))
     parts = run_set.parts()
     yield facets.facet(
         parts.assign(ms=1e3 * parts["value"]),
         [facets.stack(sideways=False, mean=True)],
         key=f"costs-{run_set.key}",
-        caption=f"What each stage costs ({setting}), measured. PETRA's pace is the highest bar; the dashed line is the "
-        "mean, which perfectly balanced stages would reach. Every panel has a separate axis.",
+        caption=text_of("table5", "costs", setting=setting),
         x="stage",
         y=facets.Axis("ms", label="ms"),
         hue="of",
@@ -131,8 +123,7 @@ def _arrangements(run_set: RunSet) -> Table:
     hint = "micro-batches from forward to backward at stage 0"
     return table(
         key="table5-arrangements",
-        caption=f"Ways to use {DEVICES} devices for PETRA, and before them one a stage; modelled from measured stage "
-        f"costs, scale “{run_set.scale}”.",
+        caption=text_of("table5", "arrangements", devices=DEVICES, run_set=run_set),
         rows=[way for network in read_timed_networks(run_set) for way in arrange(network)],
         fields=[
             words("network", lambda way: way.network.title, heading=True),

@@ -11,7 +11,7 @@ from reproduce import published as published_tables
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import MemoryCell
 from reproduce.cells.networks import HELD
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets, text_of
 from reproduce.modelling.buffer_rules import revnet_sizes
 from reproduce.presentation import facets
 from reproduce.presentation.content import GIGABYTE, MEGABYTE, Finding, Role
@@ -35,8 +35,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     sizes, setting = revnet_sizes(18, cell.dataset, cell.batch_size), f"ImageNet, batch {cell.batch_size}"
     total, inputs = sum(stage.total for stage in stages), sum(stage.peak["inputs"] for stage in stages)
     yield Sentence(
-        f"RevNet-18 is predicted to need {total / GIGABYTE:.1f} GB ({setting}); {100 * inputs / total:.0f} % of it are "
-        "the inputs that its non-reversible stages must keep."
+        text_of("table6", "sentence", gigabytes=total / GIGABYTE, setting=setting, share=100 * inputs / total)
     )
     recorded = frames.by_name.get(cell.name)
     rows = recorded.result["rows"] if recorded and recorded.done else []
@@ -44,10 +43,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     now = sum(stages[row["stage"]].peak[row["kind"]] for row in rows)
     if now != then:
         yield Finding(
-            f"Table 6: the present engine is predicted to hold {now / GIGABYTE:.1f} GB ({setting}); the engine that "
-            f"made the record held {then / GIGABYTE:.1f} GB. Since version 0.2 a pair of stages holds two messages "
-            "down in lockstep, so pipelined methods hold more than was recorded before.",
-            Role.ALERT,
+            text_of("table6", "changed", now=now / GIGABYTE, setting=setting, then=then / GIGABYTE), Role.ALERT
         )
     such = {
         "one stage": sorted(stage.total / GIGABYTE for stage in stages),
@@ -57,8 +53,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     kept = stages[FIRST_DOWN].peak["inputs"] / GIGABYTE
     yield table(
         key="table6",
-        caption=f"Memory per stage of RevNet-18: all that is known of the published table, and ours ({setting}), "
-        "predicted. 1 GB = 10⁹ bytes.",
+        caption=text_of("table6", "fragments", setting=setting),
         rows=ours,
         fields=[
             words("fragment", lambda line: line[0]["fragment"]),
@@ -66,10 +61,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             amount("ours, least such stage, GB", lambda line: line[1][0], 2),
             amount("ours, largest such stage, GB", lambda line: line[1][-1], 2),
         ],
-        notes=[
-            f"Which stages and which data set the fragments are of is not known. Stage {FIRST_DOWN}, the first that "
-            f"halves the resolution, keeps {kept:.2f} GB of inputs; twice that is {2 * kept:.2f} GB."
-        ],
+        notes=[text_of("table6", "stage", stage=FIRST_DOWN, kept=kept, twice=2 * kept)],
     )
     yield facets.facet(
         [
@@ -90,8 +82,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     )
     yield table(
         key="table6-imagenet",
-        caption=f"Partition of RevNet-18 and memory per stage under PETRA, predicted ({setting}, k = 1). "
-        "1 MB = 10⁶ bytes.",
+        caption=text_of("table6", "stages", setting=setting),
         rows=zip(sizes, networks.build_outline(cell), stages, lockstep(len(sizes)), strict=True),
         fields=[
             number("stage j", lambda row: row[0].stage),
@@ -112,8 +103,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     stages = run_set.parts().pivot_table("value", ["cell", "stage"], "of", aggfunc="sum") / MEGABYTE
     yield table(
         key=f"table6-held-{run_set.key}",
-        caption=f"Memory of every stage as really held under PETRA by the engine of the record, MB, scale "
-        f"“{run_set.scale}”, k = 1; last, the sum of what departs from that engine's prediction, whatever its sign.",
+        caption=text_of("table6", "held", run_set=run_set),
         rows=run_set.done.itertuples(),
         fields=[
             words("network", lambda run: f"{run.network}, {catalogue.by_name(run.dataset).title}"),

@@ -11,7 +11,7 @@ from itertools import combinations
 from pandas import DataFrame
 
 from petra_core import methods
-from reproduce.exhibits._exhibit import Sentence, Shown, declare
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, text_of
 from reproduce.grids.plans.tradeoff import ACCUMULATION
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import STRATEGIES, Strategy, evaluate_best, find_front
@@ -45,8 +45,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         points.melt(["devices", "way", "accuracy", "beaten"], list(COSTS), var_name="cost"),
         [facets.dots(size=7, hollow="beaten")],
         key=f"tradeoff-{run_set.key}",
-        caption=f"What it costs and what it gives ({setting}); accuracy measured, costs modelled. Filled: on the front "
-        "of what no other way beats in all three; round: methods of this engine; square: synchronous pipelines.",
+        caption=text_of("tradeoff", "figure", setting=setting),
         x=facets.Axis("value", log=True),
         y=facets.Axis("accuracy", label="test accuracy, %"),
         hue="way",
@@ -61,9 +60,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
     yield table(
         key=f"tradeoff-{run_set.key}",
-        caption=f"Accuracy, bytes of the fullest device, and time for a micro-batch ({setting}). On the front: no "
-        "other is at least as good in all three and better in one; in accuracy it counts as better only if the "
-        "interval of the difference excludes 0 and reaches beyond the margin.",
+        caption=text_of("tradeoff", "table", setting=setting),
         rows=points.itertuples(),
         fields=[
             words("devices", lambda point: f"{point.devices} devices", heading=True),
@@ -73,11 +70,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             amount("a micro-batch, ms", lambda point: point.milliseconds, 2, group="modelled"),
             words("on the front", lambda point: point.beaten or "yes"),
         ],
-        notes=[
-            f"Stages were timed on {timed[0].machine}.",
-            "Merging the stages of a device into one shortens the delays, needs fewer bytes and changes the accuracy; "
-            "those results stand in the table of devices under Staleness.",
-        ],
+        notes=[f"Stages were timed on {timed[0].machine}.", text_of("tradeoff", "merging")],
     )
 
 

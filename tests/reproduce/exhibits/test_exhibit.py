@@ -1,13 +1,23 @@
 """Test the text of every exhibit in made-up situations, and which of its sentences becomes its summary."""
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.messages import read
 from tests.reproduce.exhibits.situations import FILE, names, text_of
 
 TEXTS = read(FILE)
+
+
+def test_every_text_is_used_by_its_name() -> None:
+    sources = [file.read_text("utf-8") for file in (ROOT / "reproduce").rglob("*.py")]
+    used = {name for source in sources for name in re.findall(r"""text_of\(["'](\w+)["'], ["'](\w+)["']""", source)}
+    texts = tomllib.loads((ROOT / "reproduce" / "exhibits" / "exhibits.toml").read_text("utf-8"))
+    assert used == {(key, name) for key, of_key in texts.items() for name in of_key.get("texts", ())}
 
 
 def test_every_situation_has_a_text() -> None:
