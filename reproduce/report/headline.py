@@ -19,7 +19,7 @@ from reproduce.cells import timing
 from reproduce.cells.kinds import TrainedCell
 from reproduce.cells.networks import title_of, title_of_convolutional
 from reproduce.exhibits import length
-from reproduce.exhibits._exhibit import run_sets
+from reproduce.exhibits._exhibit import run_sets, text_of
 from reproduce.exhibits.gradients import count_reconstructing
 from reproduce.exhibits.primary import Primary, primaries
 from reproduce.exhibits.staleness import number_of_devices
@@ -35,20 +35,13 @@ from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import Difference, format_difference, means
 from reproduce.presentation.content import MEGABYTE, Figure, in_prose, short_title
 from reproduce.presentation.statistics import Verdict
+from reproduce.records.benchmarks import THROUGHPUT, Comparison
 from reproduce.records.frames import Frames, RunSet, settings_key
 from reproduce.records.gradients import kinds_of
 from reproduce.text import conjunction, count
 
 #: Terms of the answers and pictures.
-TERMS = (
-    "k is the number of micro-batches per update. The staleness of a stage is the number of micro-batches that enter "
-    "it between the forward and the backward of one; with J stages that of the first is 2(J \N{MINUS SIGN} 1) in "
-    "lockstep, the paper's timing, J \N{MINUS SIGN} 1 under asynchronous 1F1B, and between the two under 1F1B with "
-    "slack. Synchronous 1F1B is the pipeline without staleness: it empties at every update. Delayed gradients "
-    "(PipeDream) keep activations and weights until the backward; DSP keeps the input of a stage and uses the current "
-    "weights; PETRA reconstructs the input as well. ± gives the 95 % interval; a difference with ‡ compares different "
-    "processors, devices or versions of torch."
-)
+TERMS = text_of("headline", "terms")
 
 SCALE = "small"
 HEIGHT, WIDTH = 4.2, 5.2  # of a picture, in inches
@@ -115,12 +108,9 @@ def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
     listed = [f"{format_difference(gap, trailing=True)} after {epochs}" for epochs, gap in known.items()]
     cell = run_set.example
     width = f" at 1/{PAPER_WIDTH // cell.width} of the paper's width" * (cell.width < PAPER_WIDTH)
-    text = (
-        f"On CIFAR-10 with {title_of(cell).partition(',')[0]}{width}, PETRA (k = {VARIANT.k}, "
-        f"{count(VARIANT.k, 'micro-batch')} per update) trails backpropagation by {conjunction(listed)} epochs, in "
-        f"points of test accuracy over the last epochs. {_state_published_gaps()} {_reconstruction(frames, run_set)} "
-        f"{_at_paper_scale(frames)}"
-    )
+    network, batches = f"{title_of(cell).partition(',')[0]}{width}", count(VARIANT.k, "micro-batch")
+    trails = text_of("headline", "trails", network=network, k=VARIANT.k, batches=batches, listed=conjunction(listed))
+    text = f"{trails} {_state_published_gaps()} {_reconstruction(frames, run_set)} {_at_paper_scale(frames)}"
     yield Answer(_title(_certain(known), max(known)), " ".join(text.split()), "length")
 
 
@@ -149,19 +139,22 @@ def _title(gaps: Mapping[int, Difference], longest: int) -> str:
     return f"After {epochs} epochs PETRA is {-known.mean:.1f} points below backpropagation{before}{beyond}."
 
 
+def _published_rows() -> dict[tuple[str, str, str], published.Row]:
+    """Return the published accuracies by data set, model and method."""
+    rows = published.read("table2_accuracy")
+    return {(row["dataset"], row["model"], methods.by_name(row["method"]).name): row for row in rows}
+
+
 def _state_published_gaps() -> str:
     """State the paper's differences on CIFAR-10 between PETRA and backpropagation on the same network."""
-    rows = {
-        (row["model"], methods.by_name(row["method"]).name): row.number("top1_percent")
-        for row in published.read("table2_accuracy")
-        if row["dataset"] == "cifar10"
-    }
-    gaps = [
-        rows[model, PETRA] - reached
-        for (model, method), reached in rows.items()
-        if method == BACKPROPAGATION and (model, PETRA) in rows
-    ]
-    listed = conjunction([f"{abs(gap):.1f}" for gap in gaps])
+    rows = _published_rows()
+    listed = conjunction(
+        [
+            f"{abs(rows[dataset, model, PETRA].number('top1_percent') - row.number('top1_percent')):.1f}"
+            for (dataset, model, method), row in rows.items()
+            if (dataset, method) == ("cifar10", BACKPROPAGATION) and (dataset, model, PETRA) in rows
+        ]
+    )
     return f"The paper reports gaps of {listed} points on CIFAR-10 for its three RevNets, after 300 epochs."
 
 
@@ -171,19 +164,12 @@ def _reconstruction(frames: Frames, run_set: RunSet) -> str:
     of_delayed, of_chain = by_title["PETRA − delayed gradients"], by_title["PETRA − DSP"]
     text = ""
     if of_delayed.accuracy.estimate:
-        kinds = next(iter(kinds_of(run_set).values()))
-        text = (
-            f"Delayed gradients keep inputs and weights; after {of_delayed.epochs} epochs PETRA − delayed gradients is "
-            f"{format_difference(of_delayed.accuracy, unit='points')}{_after_short_training(frames, run_set)}: "
-            f"{_seen(of_delayed)} on this network, where {count_reconstructing(kinds)}."
-        )
+        gap = format_difference(of_delayed.accuracy, unit="points") + _after_short_training(frames, run_set)
+        where = count_reconstructing(next(iter(kinds_of(run_set).values())))
+        text = text_of("headline", "delayed", epochs=of_delayed.epochs, gap=gap, seen=_seen(of_delayed), where=where)
     if of_chain.accuracy.estimate:
-        cost = format_difference(of_chain.accuracy, unit="points")
-        return f"{text} Where nearly all stages compute with reconstructed inputs (chain of 16), PETRA − DSP is {cost}."
-    return (
-        f"{text} The chain of 16, in which nearly all stages compute with reconstructed inputs, has not been run for "
-        "that long."
-    )
+        return f"{text} {text_of('headline', 'chain', cost=format_difference(of_chain.accuracy, unit='points'))}"
+    return f"{text} {text_of('headline', 'no_chain')}"
 
 
 def _after_short_training(frames: Frames, run_set: RunSet) -> str:
@@ -217,42 +203,40 @@ def _at_paper_scale(frames: Frames) -> str:
     if len(done) > 1:
         return f"{len(done)} of the {planned} runs of Table 2 at the paper's size are finished."
     (single,) = done
-    method = methods.by_name(single["method"])
-    compared = "".join(
-        f" (published: {row['top1_percent']} %)"
-        for row in published.read("table2_accuracy")
-        if (row["dataset"], row["model"]) == (single["dataset"], single["model"])
-        and methods.by_name(row["method"]) is method
-    )
-    return (
-        f"1 of the {planned} runs of Table 2 at the paper's size is finished: {method.title} on "
-        f"{single['network'].partition(',')[0]} reached {single[BEST]:.2f} %{compared} as its best epoch, a single run "
-        "that decides nothing."
-    )
+    row = _published_rows().get((single["dataset"], single["model"], single["method"]))
+    reached = f"{single[BEST]:.2f} %" + (f" (published: {row['top1_percent']} %)" if row else "")
+    way = f"{methods.by_name(single['method']).title} on {single['network'].partition(',')[0]}"
+    return text_of("headline", "single", planned=planned, way=way, reached=reached)
 
 
 # --- what does it save?
 
 
-class Held(NamedTuple):
-    """Megabytes that the devices hold, each at its peak."""
+class Modelled(NamedTuple):
+    """Modelled cost of a way of training."""
 
-    fullest: float
-    total: float
+    speed: float  # relative to backpropagation on one device
+    fullest: float  # megabytes of the device that holds most
+    total: float  # megabytes that the devices hold, each at its peak
 
 
-def _hold(network: TimedNetwork, title: str, slack: float = 1) -> Held:
-    """Return what a strategy holds with one stage per device, or on one device if it has no pipeline.
+def _model(network: TimedNetwork, way: Strategy, devices: int, k: int) -> Modelled:
+    alone = evaluate_best(network, WAYS["Backpropagation"], 1, 1)
+    outcome = evaluate_best(network, way, devices, k)
+    return Modelled(alone.seconds / outcome.seconds, outcome.peak / MEGABYTE, outcome.total / MEGABYTE)
+
+
+def _hold(network: TimedNetwork, title: str, slack: float = 1) -> Modelled:
+    """Return the cost of a strategy with one stage per device, or on one device if it has no pipeline.
 
     A synchronous pipeline has many micro-batches per update.
     """
     strategy = replace(WAYS[title], slack=slack)
     devices = len(network.costs) if strategy.method.pipelined else 1
-    outcome = evaluate_best(network, strategy, devices, SPEED_K[-1] if strategy.schedule else VARIANT.k)
-    return Held(outcome.peak / MEGABYTE, outcome.total / MEGABYTE)
+    return _model(network, strategy, devices, SPEED_K[-1] if strategy.schedule else VARIANT.k)
 
 
-def _held(network: TimedNetwork) -> dict[str, Held]:
+def _held(network: TimedNetwork) -> dict[str, Modelled]:
     """Return bytes by method, as the model of the trade-off predicts them from shapes.
 
     The bytes that runs have counted are not used: a single process orders the actions of its stages differently than
@@ -261,7 +245,7 @@ def _held(network: TimedNetwork) -> dict[str, Held]:
     return {name: _hold(network, methods.by_name(name).title) for name in (BACKPROPAGATION, PETRA, DSP, DELAYED)}
 
 
-def _saves(network: TimedNetwork, held: Mapping[str, Held]) -> Answer:
+def _saves(network: TimedNetwork, held: Mapping[str, Modelled]) -> Answer:
     ours, rival, exact, sooner = held[PETRA], held[DSP], held[BACKPROPAGATION], _hold(network, OURS, slack=0)
     saved = [
         f"{100 * (1 - ours.total / held[name].total):.0f} % less than {in_prose(methods.by_name(name))}"
@@ -271,16 +255,9 @@ def _saves(network: TimedNetwork, held: Mapping[str, Held]) -> Answer:
     title = "It saves memory in total, but not on the fullest device." if same else "It saves memory on every device."
     why = ", since a stage that cannot be inverted keeps its inputs under both" * same
     costs = ": pipelining itself costs memory" * (exact.total < ours.total)
-    again = _hold(network, CHECKPOINTED)
-    text = (
-        f"Modelled from shapes with one stage on each of {len(network.costs)} devices, in lockstep: PETRA holds "
-        f"{ours.total:.0f} MB on all devices, {conjunction(saved)}. The fullest device holds {ours.fullest:.0f} MB "
-        f"under PETRA and {rival.fullest:.0f} MB under DSP{why}. At asynchronous 1F1B, with half the delays, PETRA "
-        f"holds {sooner.total:.0f} MB, and {sooner.fullest:.0f} MB on the fullest device; synchronous 1F1B with "
-        f"checkpointing, at k = {SPEED_K[-1]}, holds {again.total:.0f} and {again.fullest:.0f} MB. Backpropagation on "
-        f"one device holds {exact.total:.0f} MB{costs}."
-    )
-    return Answer(title, text, "tradeoff")
+    numbers = {"held": held, "sooner": sooner, "again": _hold(network, CHECKPOINTED), "k": SPEED_K[-1]}
+    numbers |= {"devices": len(network.costs), "saved": conjunction(saved)}
+    return Answer(title, text_of("headline", "saves", why=why, costs=costs, **numbers), "tradeoff")
 
 
 # --- when is it worth it?
@@ -289,6 +266,7 @@ def _saves(network: TimedNetwork, held: Mapping[str, Held]) -> Answer:
 SPEED_K = (1, 4, 16, 32)
 OURS, MERGED, PIPELINE, CHECKPOINTED = methods.PETRA.title, "PETRA, merged stages", "1F1B", "1F1B, checkpointing"
 KEEPING = methods.DELAYED_GRADIENTS.title
+SHOWN, ONE_PROCESS = (OURS, PIPELINE, CHECKPOINTED), "autograd, one process"  # of the benchmark “pipelining”
 FASTER = 1.05  # least ratio of two speeds that counts as a difference, since stage costs vary from run to run
 
 
@@ -300,14 +278,7 @@ def _find_timed(frames: Frames) -> TimedNetwork | None:
     return next((network for network in networks if network.cell.model == NETWORK), None)
 
 
-class Pace(NamedTuple):
-    """Modelled cost of a way of training."""
-
-    speed: float  # relative to backpropagation on one device
-    bytes: int  # peak of the fullest device
-
-
-Speeds = dict[tuple[str, int, int], Pace]  # by way of training, k and number of devices
+Speeds = dict[tuple[str, int, int], Modelled]  # by way of training, k and number of devices
 
 
 def _speeds(network: TimedNetwork) -> Speeds:
@@ -316,14 +287,11 @@ def _speeds(network: TimedNetwork) -> Speeds:
     "Merged" means that all stages of a device form one stage. A synchronous pipeline computes the same either way.
     """
     ways = WAYS | {MERGED: Strategy(MERGED, methods.PETRA, sharing=Sharing.EVERYTHING)}
-    most = len(network.costs)
-    alone = evaluate_best(network, ways["Backpropagation"], 1, 1).seconds
     return {
-        (title, k, devices): Pace(alone / cost.seconds, cost.peak)
+        (title, k, devices): _model(network, ways[title], devices, k)
         for title in (OURS, MERGED, KEEPING, PIPELINE, CHECKPOINTED)
         for k in (SPEED_K if title != CHECKPOINTED else SPEED_K[-1:])
-        for devices in sorted({1, 2, 4, 7, most})
-        for cost in [evaluate_best(network, ways[title], devices, k)]
+        for devices in sorted({1, 2, 4, 7, len(network.costs)})
     }
 
 
@@ -338,30 +306,20 @@ def _worth(frames: Frames, speeds: Speeds) -> Answer:
     ahead = {k: min(takewhile(partial(faster, k), reversed(several)), default=0) for k in SPEED_K}
     wins = [f"k = {k} from {count(least, 'device')} on" for k, least in ahead.items() if least]
     loses = [f"k = {k}" for k, least in ahead.items() if not least]
-    won = (
-        f"PETRA is at least {100 * (FASTER - 1):.0f} % faster than synchronous 1F1B, which empties at every update, at "
-        f"{conjunction(wins)}."
-    )
+    won = text_of("headline", "faster", percent=100 * (FASTER - 1), wins=conjunction(wins))
     lost = f"At {conjunction(loses)} it is not, on up to {most} devices."
     few = max(SPEED_K)
     plain, apart, merged, checkpointed = (
         {devices: speeds[way, few, devices] for devices in several} for way in (PIPELINE, OURS, MERGED, CHECKPOINTED)
     )
-    beaten = [d for d in several if plain[d].speed >= apart[d].speed and plain[d].bytes < apart[d].bytes]
-    better = (
-        f"If PETRA keeps its stages apart, as in lockstep with the paper's stages, 1F1B is smaller, faster and exact "
-        f"with {conjunction([str(devices) for devices in beaten])} devices at k = {few}."
-    )
+    beaten = [d for d in several if plain[d].speed >= apart[d].speed and plain[d].fullest < apart[d].fullest]
+    better = text_of("headline", "beaten", devices=conjunction([str(devices) for devices in beaten]), k=few)
     merging = ""
-    if beaten and all(merged[devices].bytes <= plain[devices].bytes for devices in beaten):
+    if beaten and all(merged[devices].fullest <= plain[devices].fullest for devices in beaten):
         sizes, theirs, again = (
-            conjunction([f"{way[devices].bytes / MEGABYTE:.0f}" for devices in beaten])
-            for way in (merged, plain, checkpointed)
+            conjunction([f"{way[devices].fullest:.0f}" for devices in beaten]) for way in (merged, plain, checkpointed)
         )
-        merging = (
-            f"With the stages of a device merged into one, which also shortens the delays, PETRA holds {sizes} MB on "
-            f"the fullest device, 1F1B {theirs} MB, and 1F1B with checkpointing {again} MB."
-        )
+        merging = text_of("headline", "merged", sizes=sizes, theirs=theirs, again=again)
     title = (
         "In the model it is faster only where few micro-batches make an update."
         if wins and loses
@@ -379,20 +337,18 @@ def _state_measured_speeds(frames: Frames) -> str:
 
     Each speed is the median over rounds of ratios within a round.
     """
-    series = frames.series.query("benchmark == 'pipelining' and quantity == 'throughput'")
-    listed = []
-    for group, rows in series.groupby("group", sort=False):
-        rounds = rows.pivot(index="round", columns="contestant", values="value")
-        medians = rounds.div(rounds["autograd, one process"], axis=0).median()
-        contestants = [name for name in (OURS, PIPELINE, CHECKPOINTED) if name in medians.index]
-        if {OURS, PIPELINE} <= set(contestants):
-            amounts = conjunction([f"{name.replace(', ', ' with ')} {medians[name]:.2f}" for name in contestants])
-            network, _, width = str(group).partition(",")
-            listed.append(f"{amounts} times one process ({title_of_convolutional(network)},{width})")
-    if not listed:
-        return ""
-    setting = next(benchmark.setting for benchmark in frames.results.benchmarks if benchmark.name == "pipelining")
-    return f"Measured with two processes and k = {setting['micro_batches']}: {'; '.join(listed)}."
+    for record in (record for record in frames.results.benchmarks if record.name == "pipelining"):
+        listed = []
+        for group in dict.fromkeys(series.group for series in record.series):
+            timed = {series.name for series in record.series if (series.group, series.quantity) == (group, THROUGHPUT)}
+            if {OURS, PIPELINE} <= timed:
+                ratios = [Comparison(group, THROUGHPUT, name, ONE_PROCESS) for name in SHOWN if name in timed]
+                speeds = [f"{r.first.replace(', ', ' with ')} {record.spread(r).median:.2f}" for r in ratios]
+                network, _, width = group.partition(",")
+                listed.append(f"{conjunction(speeds)} times one process ({title_of_convolutional(network)},{width})")
+        if listed:
+            return f"Measured with two processes and k = {record.setting['micro_batches']}: {'; '.join(listed)}."
+    return ""
 
 
 # --- pictures
@@ -411,11 +367,7 @@ def _accuracy(frames: Frames, run_set: RunSet) -> Iterator[Headline]:
             runs,
             [_lengths(runs, named, absent)],
             key="headline-accuracy",
-            caption=f"Test accuracy over the last epochs against the staleness of the first stage "
-            f"(k = {VARIANT.k}; {run_set.describe(network=True, length=False)}). Mark: mean, or one run if it has "
-            "no bar; bar: 95 % interval; lines join neighbouring marks of one length of training. Below the staleness "
-            "the number of devices with one stage each: in lockstep, * under asynchronous 1F1B, + under 1F1B with "
-            "slack.",
+            caption=text_of("headline", "accuracy", k=VARIANT.k, setting=run_set.describe(network=True, length=False)),
             title=f"{title_of(run_set.example)}: accuracy against staleness",
             x=facets.Axis("staleness", label="staleness, micro-batches; devices"),
             y=facets.Axis("final_accuracy", label="test accuracy, %"),
@@ -521,7 +473,7 @@ def _lengths(runs: DataFrame, named: Mapping[int, str], absent: Sequence[int]) -
 FULLEST, OTHERS = "fullest device", "all other devices"
 
 
-def _memory(network: TimedNetwork, held: Mapping[str, Held]) -> Headline:
+def _memory(network: TimedNetwork, held: Mapping[str, Modelled]) -> Headline:
     named = {short_title(methods.by_name(name)): amounts for name, amounts in held.items()} | {
         f"{title.replace(', ', ' with ')}, k = {SPEED_K[-1]}": _hold(network, title)
         for title in (PIPELINE, CHECKPOINTED)
@@ -531,19 +483,14 @@ def _memory(network: TimedNetwork, held: Mapping[str, Held]) -> Headline:
         for way, amounts in named.items()
         for part, amount in ((FULLEST, amounts.fullest), (OTHERS, amounts.total - amounts.fullest))
     ]
-    ours, rival = held[PETRA], held[DSP]
-    title = f"{title_of(network.cell)}: bytes by method"
     return Headline(
-        f"In total PETRA holds {ours.total:.0f} MB and DSP {rival.total:.0f} MB; on the fullest device "
-        f"{ours.fullest:.0f} and {rival.fullest:.0f} MB.",
+        text_of("headline", "held", ours=held[PETRA], rival=held[DSP]),
         facets.facet(
             bars,
             [facets.stack(sums=".0f")],
             key="headline-memory",
-            caption=f"Bytes on the fullest device and on all others, each at its peak ({title_of(network.cell)}, "
-            f"micro-batches of {network.cell.batch_size}, k = {VARIANT.k} if not named), modelled from shapes: one "
-            "stage per device, in lockstep or under synchronous 1F1B. Backpropagation is on one device.",
-            title=title,
+            caption=text_of("headline", "memory", title=title_of(network.cell), network=network, k=VARIANT.k),
+            title=f"{title_of(network.cell)}: bytes by method",
             x=facets.Axis("way", label="MB"),
             y=facets.Axis("MB", label=""),
             hue="part",
@@ -557,8 +504,8 @@ def _memory(network: TimedNetwork, held: Mapping[str, Held]) -> Headline:
 
 def _write_speed(network: TimedNetwork, speeds: Speeds) -> Headline:
     most, low, high = max(devices for *_, devices in speeds), min(SPEED_K), max(SPEED_K)
-    ours = [speeds[OURS, k, most].speed for k in SPEED_K]
-    ends, keeping = ([speeds[way, k, most].speed for k in (low, high)] for way in (PIPELINE, KEEPING))
+    ours = sorted(speeds[OURS, k, most].speed for k in SPEED_K)
+    plain, keeping = ([speeds[way, k, most].speed for k in (low, high)] for way in (PIPELINE, KEEPING))
     drawn = [
         {"line": f"{PIPELINE}, k = {k}" if way == PIPELINE else way, "devices": devices, "speed": cost.speed}
         for (way, k, devices), cost in speeds.items()
@@ -574,18 +521,12 @@ def _write_speed(network: TimedNetwork, speeds: Speeds) -> Headline:
         for place, k in enumerate(SPEED_K)
     }
     return Headline(
-        f"On {most} devices PETRA is {min(ours):.1f} to {max(ours):.1f} times as fast as one device at k = {low} to "
-        f"{high}, delayed gradients {keeping[0]:.1f} to {keeping[1]:.1f} times, synchronous 1F1B {ends[0]:.1f} to "
-        f"{ends[1]:.1f} times.",
+        text_of("headline", "times", most=most, low=low, high=high, ours=ours, keeping=keeping, plain=plain),
         facets.facet(
             drawn,
             [facets.line("range", marked=True)],
             key="headline-speed",
-            caption="Speed over one device that backpropagates, modelled from the stage costs of the trade-off "
-            f"({network.title}, width {network.cell.width}, micro-batches of {network.cell.batch_size}; timed "
-            f"on {network.machine}; links take no time). Bands of PETRA and delayed gradients: "
-            f"k = {low} to {high}; merging the stages of a device changes PETRA's speed by {at_most}. Measured stage "
-            "costs vary by about 15 %.",
+            caption=text_of("headline", "speed", network=network, low=low, high=high, at_most=at_most),
             title=f"{network.title}, width {network.cell.width}: speed against devices",
             x=facets.Axis("devices", label="devices"),
             y=facets.Axis("speed", label="speed, one device with backpropagation = 1"),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reproduce import published
+from reproduce.exhibits._exhibit import text_of
 from reproduce.exhibits.claims import Judged
 from reproduce.exhibits.cost import cost_of
 from reproduce.presentation.statements import ClaimVerdict
@@ -66,6 +67,7 @@ def reproducibility(judged: Sequence[Judged], frames: Frames) -> Reproducibility
     begun = [run for run in frames.results.runs if run.state.status is not Status.NOT_RUN]
     cost, scales = cost_of(begun), Counter(run.cell.scale for run in begun)
     sizes = conjunction([f"{amount:,} at the scale “{scale}”" for scale, amount in scales.most_common()])
+    runs = f"{count(len(begun), 'run')} are recorded{f' ({sizes})' * bool(sizes)}"
     grouped = [
         (verdict, [judgement for judgement in judged if judgement.verdict is verdict]) for verdict in ClaimVerdict
     ]
@@ -73,13 +75,7 @@ def reproducibility(judged: Sequence[Judged], frames: Frames) -> Reproducibility
         scope=f"The suite tests {count(len(of_paper), 'claim')} of the paper"
         + (f", and claims of related papers ({beside})" * bool(beside))
         + ". Each claim is a sentence with a predicate and the runs that decide it.",
-        methodology=(
-            f"All methods run on one engine that was written for this suite. {count(len(begun), 'run')} are recorded"
-            f"{f' ({sizes})' * bool(sizes)}; they took {cost.core_hours:,.0f} core-hours and {cost.gpu_hours:,.1f} "
-            "GPU-hours. Differences are unpaired, with 95 % intervals from the residual spread of a study. The margin "
-            f"of equivalence is {MARGIN_POINTS:g} points of accuracy. There is no validation split: whatever is chosen "
-            "is chosen by test accuracy, as in the paper."
-        ),
+        methodology=text_of("reproducibility", "methodology", runs=runs, cost=cost, margin=MARGIN_POINTS),
         results=[
             (f"{verdict.value.capitalize()} ({_by_paper(members)}): {verdict.meaning}.", members)
             for verdict, members in grouped
