@@ -7,11 +7,15 @@ stay as large as those of the lowest. This exhibit shows both effects.
 from collections.abc import Iterator
 
 from petra_core import methods
+from petra_core.ledger import KINDS
+from petra_core.prediction.footprint import predict_stages
+from petra_core.settings import Settings
 from reproduce.cells.networks import HELD
 from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, text_of
+from reproduce.grids.plans import table3
 from reproduce.grids.plans.invertible import NETWORKS, OURS, PAPERS
 from reproduce.grids.plans.table3 import BATCH
-from reproduce.modelling.invertible import DEPTHS, predict_bytes
+from reproduce.modelling.network import predict_footprints
 from reproduce.presentation import facets
 from reproduce.presentation.compare import differences, means, summarize
 from reproduce.presentation.content import GIGABYTE, MEGABYTE, Finding
@@ -19,15 +23,25 @@ from reproduce.presentation.tables import amount, difference, judged_columns, me
 from reproduce.records.frames import Frames, RunSet
 from reproduce.text import conjunction
 
-BY = ["k", "method", "model"]
+BY, DEPTHS = ["k", "method", "model"], (18, 50)
 SETTING = f"PETRA, k = 1, ImageNet, batch {BATCH}, float32; modelled, all stages together, each kind at its largest"
+
+
+def predict_bytes(family: str, depth: int) -> dict[str, int]:
+    """Predict the bytes of PETRA in the setting of Table 3 by kind, each at its largest, and their sum, from shapes."""
+    cell = table3.held("paper", "imagenet", f"{family}{depth}", methods.PETRA)
+    settings = Settings(method=methods.PETRA, accumulation=cell.accumulation)
+    stages = predict_stages(predict_footprints(cell, methods.PETRA), settings)
+    kinds = {kind: sum(stage.peak.get(kind, 0) for stage in stages) for kind in KINDS}
+    return {**kinds, "sum": sum(kinds.values())}
 
 
 def whole(_: Frames) -> Iterator[Shown]:
     """Yield the memory at the paper's size."""
     gigabytes = {
-        (depth, kind): [predict_bytes(family, depth)["peak"][kind] / GIGABYTE for family in (PAPERS, OURS)]
+        (depth, kind): [held[kind] / GIGABYTE for held in both]
         for depth in DEPTHS
+        for both in [[predict_bytes(family, depth) for family in (PAPERS, OURS)]]
         for kind in (*HELD, "sum")
     }
     yield facets.facet(

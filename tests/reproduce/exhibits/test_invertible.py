@@ -9,21 +9,19 @@ from reproduce.cells.networks import HELD
 from reproduce.exhibits import invertible
 from reproduce.grids import recipes
 from reproduce.grids.plans.invertible import OURS, PAPERS
-from reproduce.modelling.invertible import DEPTHS, predict_bytes
 from tests import fake_records
 from tests.sections import made, situation, table
 
 pytestmark = pytest.mark.convolutions
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", invertible.DEPTHS)
 def test_inner_stage_buffers_vanish(depth: int) -> None:
-    """With invertible stages, only the stem buffers inputs."""
-    theirs, ours = (predict_bytes(family, depth)["held"]["inputs"] for family in (PAPERS, OURS))
-    stem = (
-        4 * 64 * 3 * 224 * 224 * 2 * ({18: 10, 50: 18}[depth] - 1)
-    )  # float32 images, one for each micro-batch of staleness
-    assert ours == stem
+    """With invertible stages, only the stem buffers inputs, and the head has those of the current micro-batch."""
+    theirs, ours = (invertible.predict_bytes(family, depth)["inputs"] for family in (PAPERS, OURS))
+    # In float32: images for each micro-batch of staleness and the current one; two streams.
+    stem = 4 * 64 * 3 * 224 * 224 * (2 * ({18: 10, 50: 18}[depth] - 1) + 1)
+    assert ours == stem + 4 * 64 * 2 * 64 * 56 * 56
     assert theirs > 3 * stem
 
 
