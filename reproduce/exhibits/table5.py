@@ -11,7 +11,7 @@ from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets, text_of
 from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
-from reproduce.modelling.strategies import DEVICES, arrange
+from reproduce.modelling.strategies import DEVICES, Arrangement, arrange
 from reproduce.presentation import facets
 from reproduce.presentation.content import MEGABYTE, TIMES, Entry, Table, missing
 from reproduce.presentation.tables import amount, entry, number, published_value, table, words
@@ -121,6 +121,10 @@ def _state_missed(chosen: Sequence[TimedNetwork], stated: Mapping[str, Row]) -> 
 
 def _arrangements(run_set: RunSet) -> Table:
     hint = "micro-batches from forward to backward at stage 0"
+
+    def idle(way: Arrangement) -> float:
+        return 100 * (1 - sum(way.network.seconds) / (len(way.sizes) * way.outcome.seconds))
+
     return table(
         key="table5-arrangements",
         caption=text_of("table5", "arrangements", devices=DEVICES, run_set=run_set),
@@ -132,8 +136,8 @@ def _arrangements(run_set: RunSet) -> Table:
             number("devices", lambda way: len(way.sizes)),
             number("k", lambda way: way.network.accumulation),
             amount("staleness", lambda way: way.outcome.staleness, 0, hint=hint),
-            amount("speed-up", lambda way: way.speedup, 2),
-            amount("idle, %", lambda way: 100 * way.idle, 1, hint="mean over the devices"),
+            amount("speed-up", lambda way: way.network.seconds_without_overlap / way.outcome.seconds, 2),
+            amount("idle, %", idle, 1, hint="mean over the devices"),
             amount("peak memory, MB", lambda way: way.outcome.peak / MEGABYTE, 0, hint="of the device that holds most"),
         ],
         notes=notes("table5", "arrangements"),

@@ -158,6 +158,7 @@ def run_full(
     return timeline, timeline.seconds_per_micro_batch(skip=fill, drop=fill - 1)
 
 
+@cache
 def evaluate_best(network: TimedNetwork, strategy: Strategy, devices: int, accumulation: int) -> Outcome:
     """Return time and bytes of a strategy on `devices` devices with the partition whose slowest device is fastest.
 
@@ -181,16 +182,6 @@ class Arrangement(NamedTuple):
     name: str
     sizes: tuple[int, ...]
     outcome: Outcome
-
-    @property
-    def speedup(self) -> float:
-        """Time of reversible backpropagation without overlap, one stage per device, divided by the time of this."""
-        return self.network.seconds_without_overlap / self.outcome.seconds
-
-    @property
-    def idle(self) -> float:
-        """Share of the time in which a device waits, averaged over the devices."""
-        return 1 - sum(self.network.seconds) / (len(self.sizes) * self.outcome.seconds)
 
 
 def arrange(network: TimedNetwork) -> list[Arrangement]:
