@@ -99,11 +99,11 @@ def _show_record(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
         fields=[
             words("network", lambda group: group.partition(BATCH)[0], heading=True),
             number("batch", lambda group: int(group.partition(BATCH)[2])),
-            amounts(TITLES, lambda group: medians.loc[group, THROUGHPUT], 1, group="samples/s", without="not timed"),
+            *amounts(TITLES, lambda group: medians.loc[group, THROUGHPUT], 1, group="samples/s", without="not timed"),
             difference("measured", gained.get, 1, group=GAIN),
             words("quartiles", quartiles.get, group=GAIN),
             entry("published", lambda group: _format_published(pareprop_row(group.partition(BATCH)[0])), group=GAIN),
-            amounts(
+            *amounts(
                 TITLES, lambda g: medians.loc[g, ALLOCATED] / MEGABYTE, 1, group="peak, MB", without="does not fit"
             ),
         ],
@@ -116,8 +116,8 @@ def _show_record(record: Benchmark, medians: DataFrame) -> Iterator[Shown]:
             rows=medians.index[medians[LARGEST_PREDICTED, PAREPROP.title].notna()],
             fields=[
                 words("network", lambda group: group),
-                amounts(TITLES, lambda g: medians.loc[g, LARGEST_PREDICTED], 0, group="predicted", without="not run"),
-                amounts(TITLES, lambda group: medians.loc[group, LARGEST_FOUND], 0, group="found", without="not run"),
+                *amounts(TITLES, lambda g: medians.loc[g, LARGEST_PREDICTED], 0, group="predicted", without="not run"),
+                *amounts(TITLES, lambda group: medians.loc[group, LARGEST_FOUND], 0, group="found", without="not run"),
             ],
         )
     )

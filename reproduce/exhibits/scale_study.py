@@ -115,7 +115,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             amount("ms a micro-batch", lambda row: 1e3 * row[2], 1, hint="over links that take no time"),
             amount("largest message, MB", lambda row: row[3] / MEGABYTE, 1),
             amount("needs, Gbit/s", lambda row: row[3] / row[2] / GIGABIT, 2, hint=needs),
-            amounts({name: f"{name}, %" for name in LINKS}, shares, 1, group="speed over"),
+            *amounts({name: f"{name}, %" for name in LINKS}, shares, 1, group="speed over"),
         ],
         notes=[
             f"Messages travel while devices work, one at a time each way; assumed latencies: {latencies} µs.",

@@ -90,7 +90,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             words("kind", lambda row: "buffered" if row[0].buffered else "reversible" if row[1].invertible else "head"),
             amount("parameters", lambda row: row[0].parameters / 4, 0),
             amount("staleness", lambda row: row[3], 0, hint="micro-batches between forward and backward"),
-            amounts(
+            *amounts(
                 SHOWN, lambda row: {kind: held / MEGABYTE for kind, held in row[2].peak.items()}, 1, group=PREDICTED
             ),
             amount("all", lambda row: row[2].total / MEGABYTE, 1, group=PREDICTED, hint="with BatchNorm's statistics"),
@@ -108,7 +108,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         fields=[
             words("network", lambda run: f"{run.network}, {catalogue.by_name(run.dataset).title}"),
             number("batch", lambda run: run.batch_size),
-            amounts({j: f"stage {j}" for j in range(10)}, lambda run: stages.loc[run.cell]["peak"], 2),
+            *amounts({j: f"stage {j}" for j in range(10)}, lambda run: stages.loc[run.cell]["peak"], 2),
             difference(
                 "departs", lambda run: (stages["peak"] - stages["predicted"]).abs()[run.cell].sum(), 2, exact=True
             ),

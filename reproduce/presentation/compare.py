@@ -6,7 +6,7 @@ subtracted in turn: the change of a gap is a difference of differences.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,14 +40,14 @@ class SeedSample:
     def __sub__(self, other: "SeedSample") -> "Difference":
         return Difference(((1.0, self), (-1.0, other)))
 
-    def without(self, seeds: Iterable[int]) -> "SeedSample":
+    def without(self, seeds: Collection[int]) -> "SeedSample":
         """Return the sample of the other seeds."""
-        gone = set(seeds)
-        known: tuple[Mapping[int, Any], ...] = (self.values, self.states, self.failures, self.broken, self.machines)
-        values, states, failures, broken, machines = (
-            {seed: by_seed[seed] for seed in by_seed if seed not in gone} for by_seed in known
-        )
-        return SeedSample(values, states, failures, broken, machines, self.spread)
+        by_name = {name: by_seed for name, by_seed in vars(self).items() if name != "spread"}
+        left = {
+            name: {seed: value for seed, value in by_seed.items() if seed not in seeds}
+            for name, by_seed in by_name.items()
+        }
+        return SeedSample(**left, spread=self.spread)
 
     @property
     def wrecks(self) -> int:
@@ -69,7 +69,7 @@ class SeedSample:
     @property
     def _spread(self) -> ResidualSpread | None:
         """The study's spread; None for a sample with a broken run, whose scatter differs from the study's."""
-        return None if self.broken.keys() & self.values.keys() else self.spread
+        return None if self.wrecks else self.spread
 
     @property
     def ended(self) -> bool:

@@ -477,17 +477,14 @@ def line(
                 markeredgewidth=0,
             )
             if band:
-                ends = {at: known for at, rows in places if (known := _band(rows, panel.y, band))}
+                y = panel.y
+                bands = ((at, (r[y].min(), r[y].max()) if band == "range" else interval(r, y)) for at, r in places)
+                ends = {at: known for at, known in bands if known}
                 xs: Any = places_of_all if gaps else list(ends)
                 low, high = ([ends[at][end] if at in ends else math.nan for at in xs] for end in (0, 1))
                 panel.axes.fill_between(xs, low, high, color=look.colour, alpha=0.14, linewidth=0)
 
     return line
-
-
-def _band(rows: DataFrame, y: str, band: str) -> tuple[float, float] | None:
-    """Return the ends of the band at one place; None if a mean has no interval."""
-    return (rows[y].min(), rows[y].max()) if band == "range" else interval(rows, y)
 
 
 def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "", hollow: str = "") -> Layer:
@@ -546,7 +543,7 @@ def rows(names: Sequence[str] = (), *, bounded: bool = False) -> Layer:
                 style: dict[str, Any] = {"color": look.colour, "markersize": 4.5, "alpha": 0.75, "markeredgewidth": 0}
                 panel.axes.plot(points[panel.x], [place] * len(points), look.marker, **style)
                 panel.axes.plot([mean] * 2, [place - 0.36, place + 0.36], color=look.colour, linewidth=1.4)
-                if bounded and (ends := _band(points, panel.x, "interval")):
+                if bounded and (ends := interval(points, panel.x)):
                     panel.axes.plot(ends, [place] * 2, color=look.colour, linewidth=1, alpha=0.6)
         labels = list(names) or [look.label for look in panel.looks.values()]
         panel.axes.set(ylim=(len(places) - 0.4, -0.6), yticks=range(len(places)), yticklabels=labels)

@@ -30,11 +30,10 @@ Of = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Field:
-    """One column, or several columns that belong together."""
+    """One column, or two for a difference with its verdict."""
 
     heads: Sequence[Column]
     entries: Callable[[Any], Sequence[Entry]]  # computes one entry for each head from a row
-    difference: Callable[[Any], object] | None = None  # of a row, for a difference with its verdict
     heading: bool = False  # whether it is the first column, and an entry becomes a heading above the rows that share it
 
 
@@ -50,9 +49,8 @@ def table(
 
     If the sides of a difference ran on different machines, its last note explains the mark.
     """
-    rows = list(rows)
-    compared = [value_of(row) for value_of in (field.difference for field in fields) if value_of for row in rows]
-    if any(isinstance(difference, Difference) and difference.mixed for difference in compared):
+    made = [[entry for field in fields for entry in field.entries(row)] for row in rows]
+    if any(MIXED in entry.text for row in made for entry in row):
         notes = [*notes, f"{MIXED}: the two sides ran on different processors, devices or versions of torch."]
     if any(CHOSEN in f"{head.group}{head.name}" for field in fields for head in field.heads):
         notes = [*notes, f"{CHOSEN}: chosen by test accuracy, which flatters it."]
@@ -60,7 +58,7 @@ def table(
         key=key,
         caption=caption,
         columns=[head for field in fields for head in field.heads],
-        rows=[[made for field in fields for made in field.entries(row)] for row in rows],
+        rows=made,
         notes=tuple(note for note in dict.fromkeys(notes) if note),
         grouped=fields[0].heading,
     )
@@ -115,7 +113,7 @@ def amounts(
     *,
     group: str = "",
     without: str = "",
-) -> Field:
+) -> list[Field]:
     """Return columns of measured or computed numbers, one for each key of the mapping that a row has.
 
     Args:
@@ -126,12 +124,11 @@ def amounts(
         without: Text for None and NaN.
 
     """
-    heads = [Column(name, group=group) for name in names.values()]
 
-    def make(value: float) -> Entry:
-        return missing(without) if isna(value) else content.number(float(value), digits)
+    def column(key: Any, name: str) -> Field:
+        return amount(name, lambda row: value_of(row)[key], digits, group=group, without=without)
 
-    return Field(heads, lambda row: [make(value_of(row)[key]) for key in names])
+    return [column(key, name) for key, name in names.items()]
 
 
 def difference(name: str, value_of: Of, digits: int, *, group: str = "", hint: str = "", exact: bool = False) -> Field:
@@ -212,12 +209,12 @@ def judged_columns(
             return difference
         return [missing("reference" if difference is None else difference), missing("")]
 
-    return Field([Column(name, group=group), Column("verdict", numeric=False, group=group)], entries, value_of)
+    return Field([Column(name, group=group), Column("verdict", numeric=False, group=group)], entries)
 
 
 def difference_column(name: str, value_of: Callable[[Any], Difference], digits: int, *, group: str = "") -> Field:
     """Return a column of differences without a verdict, for a quantity without a margin, such as a loss."""
-    return Field([Column(name, group=group)], lambda row: difference_entries(value_of(row), digits)[:1], value_of)
+    return Field([Column(name, group=group)], lambda row: difference_entries(value_of(row), digits)[:1])
 
 
 def difference_entries(difference: Difference, digits: int = 2) -> list[Entry]:
