@@ -17,8 +17,8 @@ from reproduce import published
 from reproduce.cells import catalogue
 from reproduce.exhibits._exhibit import run_sets
 from reproduce.exhibits.pareprop import gains_of
+from reproduce.modelling.buffer_rules import held, with_rules
 from reproduce.modelling.complexity import Measured, read_measured
-from reproduce.modelling.held import held, with_rules
 from reproduce.modelling.network import read_timed_networks
 from reproduce.presentation.compare import Difference, SeedSample, format_difference, means
 from reproduce.presentation.compare import measured_samples as measured_in_runs

@@ -12,8 +12,7 @@ from petra_core import methods
 from reproduce import published as published_tables
 from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets, text_of
 from reproduce.grids.plans.table3 import ACCUMULATION, BATCH
-from reproduce.modelling.buffer_rules import CONSISTENT_RULE, PUBLISHED_RULE
-from reproduce.modelling.held import by_kind, held, with_rules
+from reproduce.modelling.buffer_rules import CONSISTENT_RULE, PUBLISHED_RULE, by_kind, held, with_rules
 from reproduce.presentation import facets
 from reproduce.presentation.compare import DONE, NOT_RUN, agreement
 from reproduce.presentation.content import GIGABYTE, MEGABYTE, Entry, Finding, Role, missing, short_title

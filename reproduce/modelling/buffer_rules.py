@@ -1,4 +1,4 @@
-"""Compute the rules by which Table 3 (arXiv 2406.02052) adds up memory, for any network.
+"""Compute the rules by which Table 3 (arXiv 2406.02052) adds up memory, for any network, beside what the engine held.
 
 The published numbers are not measured; they are a sum over stages. With J stages, stage j (0-based) of staleness s (2(J
 - 1 - j) in lockstep, as published), float32 and 1 GB = 1e9 bytes, a stage holds
@@ -23,10 +23,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from pandas import DataFrame
+
+from petra_core import methods
+from petra_core.ledger import KINDS
 from petra_core.methods import Method
 from petra_core.staleness import lockstep
 from reproduce.cells import catalogue
 from reproduce.grids.plans.table3 import ACCUMULATION, BATCH
+from reproduce.grids.plans.table4 import METHODS
+from reproduce.records.frames import Frames, RunSet
 
 if TYPE_CHECKING:  # torch is slow to import, and the plan of a grid does not need it
     from torch import Tensor
@@ -55,6 +61,7 @@ class BufferRule:
     stem_buffer: bool  # whether the stem's images count as an input buffer, under the methods that have one
 
 
+COUNTED = ("parameters", "buffers", "inputs", "stashed_weights")  # kinds that the rules count
 PUBLISHED_RULE = BufferRule("published rule", both_streams=False, stem_buffer=True)
 CONSISTENT_RULE = BufferRule("consistent rule", both_streams=True, stem_buffer=False)
 
@@ -91,9 +98,9 @@ def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize,
             StageSize(
                 stage=index,
                 buffered=not stage.invertible and not isinstance(stage, HeadStage),
-                parameters=sum(map(_bytes, stage.parameters())),
-                statistics=sum(_bytes(buffer) for buffer in stage.buffers() if buffer.is_floating_point()),
-                streams=tuple(map(_bytes, streams)),
+                parameters=sum(parameter.nbytes for parameter in stage.parameters()),
+                statistics=sum(buffer.nbytes for buffer in stage.buffers() if buffer.is_floating_point()),
+                streams=tuple(stream.nbytes for stream in streams),
             )
         )
         with WithoutNorms():
@@ -147,5 +154,67 @@ def _stage_memory(size: StageSize, method: Method, rule: BufferRule, accumulatio
     return held
 
 
-def _bytes(tensor: "Tensor") -> int:
-    return tensor.numel() * tensor.element_size()
+# --- next to what the engine held
+
+
+def by_kind(frames: Frames, runs: DataFrame) -> DataFrame:
+    """Return the rows of these runs with the peak bytes of each kind of tensors of each stage, as `value`."""
+    parts = frames.parts(runs["cell"])
+    return runs.drop(columns="kind").merge(parts[(parts["of"] == "peak") & parts["kind"].isin(KINDS)], on="cell")
+
+
+def held(run_set: RunSet, unit: float) -> DataFrame:
+    """Return the runs, methods in the paper's order, with the memory of all stages together; NaN if not measured.
+
+    Args:
+        run_set: RunSet of Table 3's plan.
+        unit: Unit of the amounts, in bytes.
+
+    Returns:
+        The columns of the runs and images, subject (network and images), counted (kinds that the rules count), held,
+        predicted, at_once (sum over stages of the largest total at one moment), process (growth of the process).
+
+    """
+    place = run_set.runs["method"].map([m.name for m in METHODS].index)
+    runs = run_set.runs.assign(place=place).sort_values(["dataset", "model", "batch_size", "place"])
+    titles = runs["dataset"].map(lambda name: catalogue.by_name(name).title)
+    runs["images"] = titles + ", batch " + runs["batch_size"].astype(str)
+    runs["subject"] = runs["network"].str.removesuffix(", width 64") + ", " + runs["images"]
+    parts = run_set.frames.parts(runs["cell"])
+    columns = [("counted", "peak", COUNTED), ("held", "peak", KINDS), ("predicted", "predicted", KINDS)]
+    for name, source, kinds in columns:
+        chosen = parts[(parts["of"] == source) & parts["kind"].isin(kinds)]
+        runs[name] = runs["cell"].map(chosen.groupby("cell")["value"].sum()).astype(float) / unit
+    results = {cell: run_set.frames.by_name[cell].result for cell in run_set.done["cell"]}
+    runs["at_once"] = runs["cell"].map({cell: result["at_once"] / unit for cell, result in results.items()})
+    grown = {cell: result["process"] for cell, result in results.items()}  # None if the system does not report it
+    runs["process"] = runs["cell"].map({cell: growth["peak"] / unit for cell, growth in grown.items() if growth})
+    return runs
+
+
+def with_rules(runs: DataFrame, unit: float) -> DataFrame:
+    """Add the results of both rules to the runs of `held`, as published_rule and consistent_rule.
+
+    For these, counted and held, also add `…_saved`: percent less than under delayed gradients with the same network,
+    images and batch.
+    """
+    runs = runs.assign(
+        published_rule=_apply_rule(PUBLISHED_RULE, runs, unit), consistent_rule=_apply_rule(CONSISTENT_RULE, runs, unit)
+    )
+    delayed = runs[runs["method"] == METHODS[0].name].groupby("subject")
+    for name in ("published_rule", "consistent_rule", "counted", "held"):
+        runs[f"{name}_saved"] = 100 * (1 - runs[name] / runs["subject"].map(delayed[name].first()))
+    return runs
+
+
+def _apply_rule(rule: BufferRule, runs: DataFrame, unit: float) -> list[float]:
+    return [
+        memory(
+            revnet_sizes(int(run["model"].removeprefix("revnet")), run["dataset"], run["batch_size"], run["width"]),
+            methods.by_name(run["method"]),
+            rule,
+            run["k"],
+        )
+        / unit
+        for run in runs.to_dict("records")
+    ]

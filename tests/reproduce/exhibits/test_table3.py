@@ -15,8 +15,7 @@ from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.measures.context import Context
 from reproduce.measures.held_memory import measure, predict_memory
-from reproduce.modelling.buffer_rules import CONSISTENT_RULE, PUBLISHED_RULE, memory, revnet_sizes
-from reproduce.modelling.held import COUNTED
+from reproduce.modelling.buffer_rules import CONSISTENT_RULE, COUNTED, PUBLISHED_RULE, memory, revnet_sizes
 from reproduce.presentation.content import Role
 from reproduce.records.record import Record
 from tests import fake_records, sections
@@ -86,7 +85,7 @@ def deviations_of_several_stages_add_up(root: Path) -> None:
 
 def test_deviating_published_rows_are_an_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Published rows that the rule does not reproduce make the finding an alert."""
-    monkeypatch.setattr("reproduce.modelling.held.PUBLISHED_RULE", CONSISTENT_RULE)
+    monkeypatch.setattr("reproduce.modelling.buffer_rules.PUBLISHED_RULE", CONSISTENT_RULE)
     finding = sections.made(table3.EXHIBIT, tmp_path).findings[0]
     assert finding.role is Role.ALERT
     assert "0 of 4 published rows" in finding.text
