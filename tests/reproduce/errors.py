@@ -47,7 +47,7 @@ from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Gu
 from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.grids import recipes
 from reproduce.measures.complexity import measure_complexity
-from reproduce.modelling.formula import evaluate
+from reproduce.modelling.complexity import evaluate
 from reproduce.modelling.simulation import Link, make_schedule, simulate
 from reproduce.modelling.synchronous_schedules import gpipe, interleaved, one_f_one_b
 from reproduce.models.bdia import BdiaStage, Quantise

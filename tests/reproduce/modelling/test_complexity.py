@@ -10,9 +10,10 @@ import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
+from reproduce import published
 from reproduce.cells.base import Cell
 from reproduce.measures.complexity import measure_complexity
-from reproduce.modelling.complexity import PUBLISHED_NAMES, Measured, formulas, read_measured
+from reproduce.modelling.complexity import PUBLISHED_NAMES, Measured, evaluate, formulas, read_measured
 from reproduce.records.record import State, Status
 from reproduce.records.results import Run
 from tests import fake_records
@@ -96,3 +97,20 @@ def test_measurements_are_ordered_and_need_backpropagation() -> None:
     assert [(*m.place.values(), m.method) for m in in_order] == [(d + 2, k, m) for d, k in GRIDS for m in methods.PAPER]
     (exact,) = read_measured([run(methods.PETRA, 3, 1), run(methods.BACKPROPAGATION, 3, 4)])
     assert exact.method is methods.BACKPROPAGATION
+
+
+VALUES = {"J": 10.0, "j": 3.0, "k": 4.0, "FG": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("FG", 100.0), ("3J", 30.0), ("2(J-j)*FG", 1400.0), ("2 (J - j) / k + 1.5", 5.0)]
+)
+def test_evaluate_gives_the_value(text: str, value: float) -> None:
+    assert evaluate(text, VALUES) == value
+
+
+def test_every_published_formula_has_a_value() -> None:
+    for row in published.read("table1_complexity"):
+        for column, text in row.fields.items():
+            if column != "method":
+                assert evaluate(text, VALUES) >= 0
