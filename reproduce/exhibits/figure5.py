@@ -1,25 +1,40 @@
 """Figure 5: gradient quality per stage, PETRA's gradient compared with the delayed and the end-to-end one.
 
 The three curves of cosines look alike. The question is whether one is above another, and that difference is smaller
-than the spread of the seeds. Therefore it is also drawn run by run and judged stage by stage.
+than the spread of the seeds. Therefore it is also drawn run by run and judged stage by stage. Both gradients come from
+the same run, so the difference is taken within it. There is no margin of equivalence: the claim is that the interval of
+the difference lies above 0.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from pandas import concat
+from pandas import DataFrame, concat
 
+from petra_core import methods
 from reproduce import published
 from reproduce.exhibits._exhibit import Shown, declare, result, text_of
-from reproduce.exhibits.gradients import CLOSER, KINDS_NOTE, LOOKS, MEASURES, extents, quality
 from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import SeedSamples, measured_samples
+from reproduce.presentation.compare import SeedSamples, means, measured_samples
 from reproduce.presentation.content import Entry, none
-from reproduce.presentation.tables import number, table, words
+from reproduce.presentation.tables import Field, entry, estimate_column, number, table, words
 from reproduce.records import gradients
 from reproduce.records.frames import RunSet
-from reproduce.records.gradients import CLOSENESS
+from reproduce.records.gradients import BETWEEN, CLOSENESS, DELAYED, METHOD
 from reproduce.text import conjunction, count
 
+LOOKS = {
+    METHOD: facets.Look("PETRA and end-to-end", plots.COLOURS[methods.PETRA]),
+    DELAYED: facets.Look("delayed and end-to-end", plots.COLOURS[methods.DELAYED_GRADIENTS], (4, 1.5)),
+    BETWEEN: facets.Look("PETRA and delayed", plots.COLOURS[methods.BACKPROPAGATION], (1, 1)),
+}
+MEASURES = {"cosine": "cosine similarity", "norm_ratio": "norm ratio", "relative_error": "relative error"}
+KINDS = {
+    "K": "keeps its input",
+    "R": "reversible, F at a reconstructed input",
+    "E": "reversible, F at an exact input",
+}
+KINDS_NOTE = "Kinds of stages: " + "; ".join(f"{letter}, {what}" for letter, what in KINDS.items()) + "."
+CLOSER = text_of("figure5", "closer")
 MARKS = {m: facets.Look(MEASURES[m], plots.INK, None, marker) for m, marker in zip(CLOSENESS, "o^", strict=True)}
 PLACE = ["study", "stage", "kind"]
 
@@ -37,8 +52,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     def closer(study: str, measure: str) -> str:
         """Return at how many stages PETRA's gradient is the closer one: "9 of 9 stages"."""
         known = [gain.estimate for (at, *_, by), gain in stages.items() if (at, by) == (study, measure)]
-        means = [estimate.mean for estimate in known if estimate]
-        return f"{sum(mean > 0 for mean in means)} of {len(means)} stages"
+        gained = [estimate.mean > 0 for estimate in known if estimate]
+        return f"{sum(gained)} of {len(gained)} stages"
 
     listed = [
         f"at {closer(study, 'cosine')} on {study} ({_reconstructing(run_set, study)})"
@@ -63,7 +78,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             facets.label_places("kind", shaded="K"),
         ],
         key=f"figure5-{run_set.key}",
-        caption=text_of("figure5", "figure", run_set=run_set) + KINDS_NOTE,
+        caption=text_of("figure5", "figure", run_set=run_set, kinds=KINDS_NOTE),
         x="stage",
         y="value",
         hue="series",
@@ -95,6 +110,47 @@ def _reconstructing(run_set: RunSet, study: str) -> str:
     """State how many stages of a study's network apply the residual function to a reconstructed input."""
     kinds = gradients.kinds_of(run_set)[study.rpartition(", k")[0]]
     return f"{kinds.count('R')} of {len(kinds)} with a reconstructed input"
+
+
+# --- for Figure 6, too
+
+
+def count_reconstructing(kinds: str) -> str:
+    """State how many stages of these kinds apply the residual function to a reconstructed input."""
+    amount = kinds.count("R")
+    return f"{amount} of {len(kinds)} stages {'computes' if amount == 1 else 'compute'} with a reconstructed input"
+
+
+def extents(run_set: RunSet, values: DataFrame) -> dict[str, str]:
+    """Return the number of seeds with values by study: "3 seeds", or "2 seeds; seed 2: 1 of 3 epochs"."""
+    seeds = values.groupby("study", sort=False)["seed"].nunique()
+    planned = means(run_set.runs, "seed", ["network", "k"])
+    unfinished = {f"{network}, k = {k}": sample.unfinished for (network, k), sample in planned.items()}
+    return {
+        str(study): "; ".join(filter(None, (count(n, "seed"), unfinished[str(study)]))) for study, n in seeds.items()
+    }
+
+
+def quality(values: DataFrame, by: Sequence[str], gains: SeedSamples) -> list[Field]:
+    """Return columns for rows that are places `by`: the quality of both gradients, and their difference (`gains`)."""
+    means_of, seeds = measured_samples(values, "value", [*by, "pair", "measure"]), measured_samples(values, "value", by)
+
+    def mean(name: str, pair: str, measure: str) -> Field:
+        hint = LOOKS[pair].label
+        return estimate_column(
+            name, lambda place: means_of[*place, pair, measure].estimate, group=MEASURES[measure], hint=hint
+        )
+
+    def closer(measure: str) -> Field:
+        return estimate_column(
+            "PETRA closer by", lambda place: gains[*place, measure].estimate, 4, group=MEASURES[measure], sign=True
+        )
+
+    fields = [entry("seeds", lambda place: Entry(str(n := len(seeds[place].values)), n))]
+    for measure in MEASURES:
+        fields += [mean("PETRA/e2e", METHOD, measure), mean("delayed/e2e", DELAYED, measure)]
+        fields += [closer(measure)] * (measure in CLOSENESS)
+    return fields
 
 
 EXHIBIT = declare("figure5", each, quote=published.quote("figure5"))

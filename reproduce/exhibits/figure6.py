@@ -7,7 +7,7 @@ has gradients of very different quality in one run, and Figure 5's means over th
 from collections.abc import Iterator
 
 from reproduce.exhibits._exhibit import Sentence, Shown, declare, text_of
-from reproduce.exhibits.gradients import CLOSER, KINDS, LOOKS, extents, quality
+from reproduce.exhibits.figure5 import CLOSER, KINDS, LOOKS, extents, quality
 from reproduce.presentation import facets
 from reproduce.presentation.compare import measured_samples
 from reproduce.presentation.content import Entry

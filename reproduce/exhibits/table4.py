@@ -10,7 +10,7 @@ from typing import Any
 from petra_core import methods
 from reproduce import published
 from reproduce.exhibits._exhibit import Sentence, Shown, declare, text_of
-from reproduce.exhibits.gradients import count_reconstructing
+from reproduce.exhibits.figure5 import count_reconstructing
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.presentation import facets
 from reproduce.presentation.compare import Difference, format_difference, means

@@ -20,7 +20,7 @@ from reproduce.cells.kinds import TrainedCell
 from reproduce.cells.networks import title_of, title_of_convolutional
 from reproduce.exhibits import length
 from reproduce.exhibits._exhibit import run_sets, text_of
-from reproduce.exhibits.gradients import count_reconstructing
+from reproduce.exhibits.figure5 import count_reconstructing
 from reproduce.exhibits.primary import Primary, primaries
 from reproduce.exhibits.staleness import number_of_devices
 from reproduce.exhibits.table2 import BEST
