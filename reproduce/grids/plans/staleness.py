@@ -7,7 +7,7 @@ the point at 0. The plan is ordered by value: the comparisons that were declared
 corrections for delay, longer trainings, depth and stability. Cells in lockstep are shared with other plans.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from petra_core import methods
@@ -108,11 +108,18 @@ def plan_cell(
     return TrainingCell(**settings | timing)
 
 
+def _seed_by_seed(
+    seeds: Iterable[int], pairs: Sequence[tuple[Method, Point]], k: int = 1, network: str = NETWORK, **changes: Any
+) -> Iterator[Cell]:
+    """Yield the cells of these methods at these points, all pairs of a seed before those of the next."""
+    for seed in seeds:
+        yield from (plan_cell(method, point, k, seed, network, **changes) for method, point in pairs)
+
+
 def confirming() -> Iterator[Cell]:
     """Yield the comparisons after 3 epochs that were declared before their runs."""
-    for seed in CONFIRMING:
-        for method, point in ((EXACT, PAPER), (PETRA, FREE), (PETRA, FOUR), (PETRA, PAPER), (DELAYED, FREE)):
-            yield plan_cell(method, point, 1, seed)
+    pairs = ((EXACT, PAPER), (PETRA, FREE), (PETRA, FOUR), (PETRA, PAPER), (DELAYED, FREE))
+    yield from _seed_by_seed(CONFIRMING, pairs)
 
 
 def choices() -> Iterator[tuple[int, int, Method]]:
@@ -146,9 +153,7 @@ def curve() -> Iterator[Cell]:
         for seeds in (recipes.seeds("small"), CONFIRMING):
             for method in COMPARED:
                 for point in POINTS[NETWORK]:
-                    for seed in seeds:
-                        yield plan_cell(EXACT, PAPER, k, seed)
-                        yield plan_cell(method, point, k, seed)
+                    yield from _seed_by_seed(seeds, ((EXACT, PAPER), (method, point)), k)
 
 
 def networks() -> Iterator[Cell]:
@@ -159,17 +164,15 @@ def networks() -> Iterator[Cell]:
         compared = COMPARED if network == CHAIN else COMPARED[:2]
         for method in (EXACT, *compared):
             for point in points if method.pipelined else (PAPER,):
-                for seed in recipes.seeds("small"):
-                    yield plan_cell(method, point, 1, seed, network)
+                yield from _seed_by_seed(recipes.seeds("small"), [(method, point)], network=network)
 
 
 def swept() -> Iterator[Cell]:
     """Yield other learning rates, k = 1: the best rate may depend on the staleness."""
+    usual = recipes.settings("small", NETWORK)["learning_rate"]
     for seed in recipes.seeds("small"):
         for rate, points in SWEPT.items():
-            for method, point in ((EXACT, PAPER), *points):
-                usual = recipes.settings("small", NETWORK, method)
-                yield plan_cell(method, point, 1, seed, learning_rate=usual["learning_rate"] * rate)
+            yield from _seed_by_seed([seed], ((EXACT, PAPER), *points), learning_rate=usual * rate)
 
 
 def plan_mitigations() -> Iterator[Cell]:
@@ -177,41 +180,31 @@ def plan_mitigations() -> Iterator[Cell]:
     of_title = {mitigation.title: mitigation for mitigation in corrections.MITIGATIONS}
     for title, tried in MITIGATIONS.items():
         mitigation = of_title[title]
+        all_pairs = ((PETRA, FREE), (PETRA, FOUR), (PETRA, PAPER), (EXACT, PAPER))
+        pairs = [(method, point) for method, point in all_pairs if mitigation.fits(method)]
+        batch_size = recipes.settings("small", NETWORK)["batch_size"]
+        usual = rates.learning_rate(batch_size, optimizer=mitigation.changes.get("optimizer", "sgd"))
         for rate in tried:
-            for seed in recipes.seeds("small") if rate == tried[0] else (0,):
-                for method, point in ((PETRA, FREE), (PETRA, FOUR), (PETRA, PAPER), (EXACT, PAPER)):
-                    if mitigation.fits(method):
-                        usual = recipes.settings("small", NETWORK, method)
-                        optimizer = mitigation.changes.get("optimizer", "sgd")
-                        base = rates.learning_rate(usual["batch_size"], optimizer=optimizer)
-                        yield plan_cell(method, point, 1, seed, **mitigation.changes | {"learning_rate": base * rate})
+            seeds = recipes.seeds("small") if rate == tried[0] else (0,)
+            yield from _seed_by_seed(seeds, pairs, **mitigation.changes | {"learning_rate": usual * rate})
 
 
 def longer() -> Iterator[Cell]:
     """Yield RevNet-18 for 27 epochs with six seeds, then the chain of 16 with three."""
     lasting = length.lasting("small", length.AGAINST[0])
-    for seed in SEEDS:
-        for method, point in (*_ENDS, (DELAYED, FREE), (DELAYED, FOUR), (DELAYED, PAPER)):
-            yield plan_cell(method, point, 1, seed, **lasting)
-    for seed in recipes.seeds("small"):
-        yield plan_cell(EXACT, PAPER, 1, seed, CHAIN, **lasting)
-        for method in COMPARED:
-            for point in (PAPER, FREE):
-                yield plan_cell(method, point, 1, seed, CHAIN, **lasting)
+    yield from _seed_by_seed(SEEDS, (*_ENDS, (DELAYED, FREE), (DELAYED, FOUR), (DELAYED, PAPER)), **lasting)
+    pairs = ((EXACT, PAPER), *((method, point) for method in COMPARED for point in (PAPER, FREE)))
+    yield from _seed_by_seed(recipes.seeds("small"), pairs, network=CHAIN, **lasting)
 
 
 def longest() -> Iterator[Cell]:
     """Yield RevNet-18 for 81 epochs, and RevViT for three times its length."""
-    lasting = length.lasting("small", LONG)
-    for seed in SEEDS:
-        for method, point in ((PETRA, FOUR), (EXACT, PAPER), (PETRA, PAPER)):
-            yield plan_cell(method, point, 1, seed, **lasting)
-    vit = transformers.IMAGES.model
-    for seed in recipes.seeds("small"):
-        usual = transformers.IMAGES.cell(PETRA, 1)
-        epochs, drops = 3 * usual.epochs, tuple(3 * drop for drop in usual.drops)
-        for method, point in ((EXACT, PAPER), *((PETRA, point) for point in POINTS[vit][:3])):
-            yield plan_cell(method, point, 1, seed, vit, epochs=epochs, drops=drops)
+    pairs = ((PETRA, FOUR), (EXACT, PAPER), (PETRA, PAPER))
+    yield from _seed_by_seed(SEEDS, pairs, **length.lasting("small", LONG))
+    vit, usual = transformers.IMAGES.model, transformers.IMAGES.cell(PETRA, 1)
+    epochs, drops = 3 * usual.epochs, tuple(3 * drop for drop in usual.drops)
+    of_vit = ((EXACT, PAPER), *((PETRA, point) for point in POINTS[vit][:3]))
+    yield from _seed_by_seed(recipes.seeds("small"), of_vit, network=vit, epochs=epochs, drops=drops)
 
 
 def deep() -> Iterator[Cell]:
