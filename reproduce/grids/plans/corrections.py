@@ -5,7 +5,9 @@ Each is tried at the recipe's learning rate, and under PETRA with seed 0 at othe
 for reasons that have nothing to do with delay, so backpropagation is trained with it too.
 """
 
+import tomllib
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any
 
 from petra_core import delay, methods
@@ -57,30 +59,12 @@ MITIGATIONS = (
 )
 NETWORKS = {"small": ("revnet18", "chain16")}
 KS = (1, 4)
-#: Rates other than the recipe's that were best with seed 0, by (network, k, method) with the titles of the mitigations.
-_BEST: dict[tuple[str, int, str], dict[float, tuple[str, ...]]] = {
-    ("revnet18", 1, "BACKPROPAGATION"): {4.0: ("nothing",), 64.0: (NADAM,)},
-    ("revnet18", 1, "PETRA"): {0.25: ("nothing", "spike compensation", "delay compensation"), 16.0: (NADAM,)},
-    ("revnet18", 4, "BACKPROPAGATION"): {4.0: ("nothing",), 64.0: (NADAM,)},
-    ("revnet18", 4, "PETRA"): {0.25: ("averaged weights",), 16.0: (NADAM,)},
-    ("chain16", 1, "BACKPROPAGATION"): {64.0: (NADAM,)},
-    ("chain16", 1, "PETRA"): {
-        0.25: ("nothing", "predicted weights", "rate by delay", "averaged weights", "spike compensation"),
-        4.0: ("linear prediction", "delay compensation", NADAM),
-    },
-    ("chain16", 4, "BACKPROPAGATION"): {64.0: (NADAM,)},
-    ("chain16", 4, "PETRA"): {
-        0.25: (
-            *("nothing", "predicted weights", "linear prediction", "rate by delay"),
-            *("averaged weights", "gap-aware", "spike compensation", "delay compensation"),
-        ),
-        4.0: (NADAM,),
-    },
-}
-#: The same rates by (network, k, method, title of the mitigation). They are planned for the other seeds too, so that
-#: the choice is confirmed on seeds that had no part in it.
+#: Rates other than the recipe's that were best with seed 0, by (network, k, method, title of the mitigation). They are
+#: planned for the other seeds too, so that the choice is confirmed on seeds that had no part in it.
 CHOSEN = {
-    (*place, title): rate for place, by_rate in _BEST.items() for rate, titles in by_rate.items() for title in titles
+    (row["network"], row["k"], row["method"], title): row["rate"]
+    for row in tomllib.loads((resources.files(__package__) / "corrections.toml").read_text(encoding="utf-8"))["best"]
+    for title in row["titles"]
 }
 #: Titles of the mitigations that are also trained for longer, by epochs, on the network of the study of length at
 #: k = 1: those that gained most there after fewer epochs.
@@ -108,7 +92,7 @@ def trials(scale: str) -> list[Trial]:
     """Return the trials of a scale, with the recipe's learning rate before others."""
     if scale == "smoke":
         pairs = [(methods.BACKPROPAGATION, NOTHING), *((methods.PETRA, mitigation) for mitigation in MITIGATIONS)]
-        return [_trial(scale, "chain8", method, 1, 0, mitigation) for method, mitigation in pairs]
+        return [_trial(scale, "chain8", method, 1, 0, mitigation, 1.0) for method, mitigation in pairs]
     return [*_list_trials(scale), *_longer()] if scale in NETWORKS else []
 
 
@@ -150,14 +134,7 @@ def _is_wanted(method: Method, mitigation: Mitigation, seed: int, rate: float, c
 
 
 def _trial(
-    scale: str,
-    network: str,
-    method: Method,
-    k: int,
-    seed: int,
-    mitigation: Mitigation = NOTHING,
-    rate: float = 1.0,
-    **changes: Any,
+    scale: str, network: str, method: Method, k: int, seed: int, mitigation: Mitigation, rate: float, **changes: Any
 ) -> Trial:
     """Return a trial. On the chain, where PETRA reconstructs most, record the errors of the inputs at k = 1."""
     settings = recipes.settings(scale, network, method, k, seed, **changes) | mitigation.changes
