@@ -4,7 +4,7 @@ A drawing is self-contained and can be embedded in a page any number of times: i
 and a white background for dark pages. Screen readers read the title and the description.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from xml.etree import ElementTree
 
 INK, QUIET, LANE, RULE = "#1c1c1c", "#5f5f5f", "#f4f4f2", "#d9d9d6"
@@ -34,21 +34,19 @@ def canvas(width: float, height: float, title: str, description: str) -> Element
 
 def rect(parent: ElementTree.Element, x: float, y: float, width: float, height: float, **style: str) -> None:
     """Add a rectangle. Underscores in the names of `style` become hyphens."""
-    place = {"x": f"{x:g}", "y": f"{y:g}", "width": f"{width:g}", "height": f"{height:g}"}
-    ElementTree.SubElement(parent, "rect", place | _attributes(style.items()))
+    _add(parent, "rect", style, x=x, y=y, width=width, height=height)
 
 
 def line(parent: ElementTree.Element, x1: float, y1: float, x2: float, y2: float, **style: str) -> None:
     """Add a straight line."""
-    place = {"x1": f"{x1:g}", "y1": f"{y1:g}", "x2": f"{x2:g}", "y2": f"{y2:g}"}
-    ElementTree.SubElement(parent, "line", place | _attributes(style.items()))
+    _add(parent, "line", style, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
 def text(parent: ElementTree.Element, x: float, y: float, content: str, **style: str) -> None:
     """Add one line of text, anchored at (x, y) on its baseline."""
-    place = {"x": f"{x:g}", "y": f"{y:g}"}
-    ElementTree.SubElement(parent, "text", place | _attributes(style.items())).text = content
+    _add(parent, "text", style, x=x, y=y).text = content
 
 
-def _attributes(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    return {name.replace("_", "-"): value for name, value in pairs}
+def _add(parent: ElementTree.Element, tag: str, style: Mapping[str, str], **place: float) -> ElementTree.Element:
+    attributes = {name: f"{value:g}" for name, value in place.items()}
+    return ElementTree.SubElement(parent, tag, attributes | {name.replace("_", "-"): style[name] for name in style})

@@ -95,12 +95,4 @@ def _decide(scale: str, variant: Variant, epochs: int, gap: Difference) -> str:
     return f"after {epochs}: {claim if holds else f'not {claim}' if fails else 'cannot tell'}"
 
 
-EXHIBIT = declare(
-    "length",
-    each,
-    averaged=AVERAGED,
-    points_against=AGAINST[1],
-    epochs_against=AGAINST[0],
-    points_for=FOR[1],
-    epochs_for=FOR[0],
-)
+EXHIBIT = declare("length", each, averaged=AVERAGED, against=AGAINST, agreed=FOR)

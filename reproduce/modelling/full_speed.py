@@ -19,8 +19,6 @@ from math import ceil, inf
 from petra_core.prediction.partition import Cost
 from reproduce.modelling.simulation import INSTANT, Link
 
-__all__ = ["TOLERANCE", "hidden_latency", "period", "smallest_staleness"]
-
 TOLERANCE = 0.005  # relative tolerance within which a period counts as the best
 
 

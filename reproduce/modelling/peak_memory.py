@@ -23,8 +23,6 @@ from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint
 from reproduce.drawing.timeline import Event, Name, Timeline
 
-__all__ = ["find_peaks"]
-
 Changes = defaultdict[float, int]  # difference in bytes by time in seconds
 
 

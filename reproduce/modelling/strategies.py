@@ -131,12 +131,7 @@ def merge_stages(network: TimedNetwork, sizes: Sequence[int]) -> tuple[tuple[Cos
 
 
 def run_full(
-    method: Method,
-    costs: Sequence[Cost],
-    sizes: Sequence[int],
-    accumulation: int,
-    staleness: Sequence[int],
-    link: Link = INSTANT,
+    method: Method, costs: Sequence[Cost], sizes: Sequence[int], accumulation: int, staleness: Sequence[int], link: Link
 ) -> tuple[Timeline, float]:
     """Simulate a method of the engine until its pipeline is full and some micro-batches longer.
 

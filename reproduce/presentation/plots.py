@@ -45,12 +45,10 @@ COLOURS = {method: colour for method, (colour, _) in STYLES.items()}
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: screen readers and search can read it, and it is small
     "svg.hashsalt": "petra-suite",
-    "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib, so that the layout is the same everywhere
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.titleweight": "bold",
-    "axes.labelsize": 9,
     "axes.edgecolor": QUIET,
     "axes.labelcolor": INK,
     "axes.linewidth": 0.6,
@@ -64,7 +62,6 @@ STYLE: dict[Any, Any] = {
     "axes.titley": 1.0,  # otherwise every draw moves titles out of the way of ticks, which are never at the top
     "axes.facecolor": "none",  # the page has a background
     "figure.facecolor": "none",
-    "savefig.facecolor": "none",
     "text.color": INK,
     "xtick.color": QUIET,
     "ytick.color": QUIET,

@@ -37,14 +37,7 @@ class Field:
     heading: bool = False  # whether it is the first column, and an entry becomes a heading above the rows that share it
 
 
-def table(
-    *,
-    key: str,
-    caption: str,
-    rows: Iterable[Any],
-    fields: Sequence[Field],
-    notes: Sequence[str] = (),
-) -> Table:
+def table(*, key: str, caption: str, rows: Iterable[Any], fields: Sequence[Field], notes: Sequence[str] = ()) -> Table:
     """Return a table (see `reproduce.presentation.content.Table`) with a line for each row and these fields.
 
     If the sides of a difference ran on different machines, its last note explains the mark.
@@ -88,7 +81,7 @@ def method(name: str, value_of: Callable[[Any], Method]) -> Field:
     return entry(name, make, numeric=False)
 
 
-def number(name: str, value_of: Of, digits: int | None = None, *, group: str = "", hint: str = "") -> Field:
+def number(name: str, value_of: Of, digits: int | None = None) -> Field:
     """Return a column of numbers that are settings: k, J, epochs, a momentum.
 
     Without `digits` each number has the decimals that it needs: 4 and 0.9.
@@ -98,7 +91,7 @@ def number(name: str, value_of: Of, digits: int | None = None, *, group: str = "
         exact = np.format_float_positional(value, precision=6, trim="-")
         return content.number(value, len(exact.partition(".")[2]) if digits is None else digits, role=Role.PLAIN)
 
-    return _numbers(name, value_of, make, group, hint)
+    return _numbers(name, value_of, make)
 
 
 def amount(name: str, value_of: Of, digits: int, *, group: str = "", hint: str = "", without: str = "") -> Field:
@@ -243,7 +236,7 @@ def _words(value: object) -> Entry:
 
 
 def _numbers(
-    name: str, value_of: Of, form: Callable[[float], Entry], group: str, hint: str, without: str = ""
+    name: str, value_of: Of, form: Callable[[float], Entry], group: str = "", hint: str = "", without: str = ""
 ) -> Field:
     def make(row: Any) -> Entry:
         value = value_of(row)
