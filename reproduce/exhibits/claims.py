@@ -116,8 +116,7 @@ def judge(frames: Frames) -> list[Judged]:
 
 def judge_claim(claim: Claim, frames: Frames) -> Judged:
     """Gather the evidence of all tests of a claim. Runs of the paper's size come first, independent of their result."""
-    known = [evidence for test in claim.tests for evidence in _evidence(claim, test, frames)]
-    return Judged(claim, tuple(known))
+    return Judged(claim, tuple(evidence for test in claim.tests for evidence in _evidence(claim, test, frames)))
 
 
 def summarize(judged: Iterable[Judged]) -> ExhibitStatus | None:
@@ -136,7 +135,7 @@ def summarize(judged: Iterable[Judged]) -> ExhibitStatus | None:
 
 def _evidence(claim: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evidence]:
     if "benchmark" in test:
-        return _of_benchmark(claim, test, frames)
+        return [replace(found, verdict=_verdict(claim, test, found)) for found in _of_benchmark(test, frames)]
     for run_set in run_sets(frames, test["plan"]):
         wanted = test["cells"].get("dataset")
         if run_set.scale != test["scale"] or (wanted and run_set.dataset not in (wanted, "")):
@@ -306,7 +305,7 @@ def _of_gradients(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evi
     return Evidence(run_set.scale, _setting(run_set, rows), text, tuple(rows["cell"]), ours, _holds(claim, ours))
 
 
-def _of_benchmark(_: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evidence]:
+def _of_benchmark(test: Mapping[str, Any], frames: Frames) -> list[Evidence]:
     """Test whether the gain of PaReprop, including its lower quartile, is above 0 in every setting."""
     found = []
     for record in frames.results.benchmarks:
@@ -320,10 +319,9 @@ def _of_benchmark(_: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evi
         device = str(record.environment.get("device", "cpu"))
         where = record.environment.get("processor", "a CPU") if device == "cpu" else device
         decided = True if faster == len(gains) else None if slower < len(gains) / 2 else False
-        verdict = {True: ClaimVerdict.SAME, False: ClaimVerdict.NOT_SO, None: ClaimVerdict.OPEN}[decided]
         text = f"faster in {faster} of {count(len(gains), 'setting')}, {ends[0]} to {ends[1]}"
         setting, cells = f"small networks on {where}", (f"benchmarks/{record.name}",)
-        found.append(Evidence(test["scale"], setting, text, cells, holds=decided, verdict=verdict))
+        found.append(Evidence(test["scale"], setting, text, cells, holds=decided))
     return found
 
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from pandas import DataFrame, concat
 
 from petra_core import methods
-from petra_core.methods import Method
 from petra_core.prediction.partition import Cost
 from petra_core.shares import runs as parts_of
 from petra_core.staleness import per_device
@@ -29,7 +28,7 @@ from reproduce.modelling.strategies import PIPELINES, Outcome, Sharing, Strategy
 from reproduce.presentation import compare, facets, plots
 from reproduce.presentation.compare import DONE, Difference, SeedSample, SeedSamples, means
 from reproduce.presentation.content import MEGABYTE, TIMES, Entry, Figure, Table, short_title
-from reproduce.presentation.tables import Field, amount, difference_column, judged_columns, mean, number, table, words
+from reproduce.presentation.tables import amount, difference_column, judged_columns, mean, number, table, words
 from reproduce.records.frames import RunSet, settings_key
 from reproduce.text import conjunction
 
@@ -169,13 +168,8 @@ def number_of_devices(cell: TrainedCell) -> str:
 
 def _tabulate_points(run_set: RunSet, points: Sequence[Point], accuracy: SeedSamples, loss: SeedSamples) -> Table:
     """Return a table of every point with its differences."""
-
-    def of_method(m: Method) -> Field:
-        return mean(f"{short_title(m)}, %", lambda point: _sample(accuracy, point, m.name))
-
-    def compared(other: str, title: str) -> Field:
-        return judged_columns("points", lambda point: _gap(accuracy, point, other), group=f"PETRA − {title}")
-
+    reached = {m: partial(_sample, accuracy, method=m.name) for m in (*plan.COMPARED, methods.BACKPROPAGATION)}
+    exact, delayed = (partial(_gap, accuracy, other=other) for other in (EXACT, DELAYED))
     return table(
         key=f"staleness-{run_set.key}-points",
         caption=text_of("staleness", "points", run_set=run_set),
@@ -184,12 +178,10 @@ def _tabulate_points(run_set: RunSet, points: Sequence[Point], accuracy: SeedSam
             words("setting", lambda p: f"{p['network']}, k = {p['k']}, {p['epochs']} epochs", heading=True),
             number("d₀", itemgetter("staleness")),
             words("timing", lambda point: _timing(point["timing"], point["stages"])),
-            *map(of_method, (*plan.COMPARED, methods.BACKPROPAGATION)),
-            compared(EXACT, "backpropagation"),
-            compared(DELAYED, "delayed gradients"),
-            difference_column(
-                "difference", lambda point: _gap(loss, point, EXACT), 4, group="training loss, last epoch"
-            ),
+            *(mean(f"{short_title(m)}, %", of_method) for m, of_method in reached.items()),
+            judged_columns("points", exact, group="PETRA − backpropagation"),
+            judged_columns("points", delayed, group="PETRA − delayed gradients"),
+            difference_column("difference", partial(_gap, loss, other=EXACT), 4, group="training loss, last epoch"),
         ],
     )
 

@@ -32,7 +32,7 @@ from reproduce.grids.plans.length import PETRA as VARIANT
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import STRATEGIES, Sharing, Strategy, evaluate_best
 from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import Difference, format_difference, means
+from reproduce.presentation.compare import Difference, SeedSamples, format_difference, means
 from reproduce.presentation.content import MEGABYTE, Figure, in_prose, short_title
 from reproduce.presentation.statistics import Verdict
 from reproduce.records.benchmarks import THROUGHPUT, Comparison
@@ -44,6 +44,7 @@ from reproduce.text import conjunction, count
 TERMS = text_of("headline", "terms")
 
 SCALE = "small"
+BY = ["method", "epochs", "staleness"]  # settings of a mark in the first picture
 HEIGHT, WIDTH = 4.2, 5.2  # of a picture, in inches
 WAYS = {way.title: way for way in STRATEGIES}
 PAPER_WIDTH = 64  # channels of the first blocks of the paper's networks
@@ -175,8 +176,7 @@ def _reconstruction(frames: Frames, run_set: RunSet) -> str:
 def _after_short_training(frames: Frames, run_set: RunSet) -> str:
     """State PETRA less delayed gradients in lockstep after the shortest training that has both; empty without one."""
     runs = _of_staleness(frames, run_set)
-    reached = means(runs, "final_accuracy", ["method", "epochs", "staleness"])
-    most = max(_numbers_of_devices())
+    reached, most = means(runs, "final_accuracy", BY), max(_numbers_of_devices())
     for epochs in sorted(set(runs["epochs"])):
         gap = reached[PETRA, epochs, most] - reached[DELAYED, epochs, most]
         if gap.estimate:
@@ -359,13 +359,13 @@ def _accuracy(frames: Frames, run_set: RunSet) -> Iterator[Headline]:
     runs = _of_staleness(frames, run_set)
     if runs.empty:
         return
-    named = _numbers_of_devices()
+    named, reached = _numbers_of_devices(), means(runs, "final_accuracy", BY)
     absent = sorted(named.keys() - set(runs["staleness"]))
     yield Headline(
-        _of_lengths(runs, named),
+        _of_lengths(reached, named),
         facets.facet(
             runs,
-            [_lengths(runs, named, absent)],
+            [_lengths(reached, named, absent)],
             key="headline-accuracy",
             caption=text_of("headline", "accuracy", k=VARIANT.k, setting=run_set.describe(network=True, length=False)),
             title=f"{title_of(run_set.example)}: accuracy against staleness",
@@ -410,9 +410,8 @@ def _numbers_of_devices() -> dict[int, str]:
     return named
 
 
-def _of_lengths(runs: DataFrame, named: Mapping[int, str]) -> str:
+def _of_lengths(reached: SeedSamples, named: Mapping[int, str]) -> str:
     """State what PETRA loses at the largest staleness by length of training, and at smaller ones after the shortest."""
-    reached = means(runs, "final_accuracy", ["method", "epochs", "staleness"])
     most = max(named)
 
     def gap(epochs: int, staleness: int) -> Difference:
@@ -436,11 +435,10 @@ def _of_lengths(runs: DataFrame, named: Mapping[int, str]) -> str:
     return f"{sentence}, and after {longest} epochs by {format_difference(known[longest], trailing=True)} at {most}."
 
 
-def _lengths(runs: DataFrame, named: Mapping[int, str], absent: Sequence[int]) -> facets.Layer:
+def _lengths(reached: SeedSamples, named: Mapping[int, str], absent: Sequence[int]) -> facets.Layer:
     """Draw the means of each method and length, joined where no staleness between them is missing."""
 
     def lengths(panel: facets.Panel) -> None:
-        reached = means(runs, "final_accuracy", ["method", "epochs", "staleness"])
         shift = {BACKPROPAGATION: 0.0, PETRA: -0.12, DELAYED: 0.12}
         for method, epochs in sorted({place[:2] for place in reached}):
             own = {at: sample.estimate for (*line, at), sample in reached.items() if line == [method, epochs]}
