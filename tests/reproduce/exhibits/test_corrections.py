@@ -1,12 +1,13 @@
 """Test corrections for delay: the planned cells, the comparisons, and the choice of learning rates by seed."""
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 from petra_core import methods
 from reproduce.cells.kinds import ReconstructionCell, TrainedCell
 from reproduce.exhibits import corrections
-from reproduce.grids import recipes, scales
+from reproduce.grids import recipes
 from reproduce.grids.plans import corrections as plan
 from reproduce.records.record import DEFAULT_ROOT, Record, Status
 from tests import fake_probes, fake_records, sections
@@ -25,36 +26,26 @@ def trained() -> Iterator[tuple[plan.Trial, TrainedCell]]:
 def gains_at_the_recipe_rate_and_at_best_rates(root: Path) -> None:
     """PETRA on RevNet-18 with k = 1: plain, and with corrections, one of them better at a quarter of the rate."""
     for trial, cell in trained():
+        title, rate = trial.mitigation.title, trial.rate
         if (cell.model, cell.accumulation) != ("revnet18", 1):
             continue
         if cell.epochs > 3:
             if cell.epochs == 9 and cell.seed < 2:
-                reached = {"BACKPROPAGATION": 70.0, "PETRA": 66.0}[cell.method] + 3.0 * (
-                    trial.mitigation is not plan.NOTHING
-                )
+                reached = {"BACKPROPAGATION": 70.0, "PETRA": 66.0}[cell.method] + 3.0 * (title != "nothing")
                 fake_records.train(cell, root, reached + cell.seed)
         elif cell.method == "BACKPROPAGATION":
-            best = {"nothing": 50.0, "NAdam (momentum 0.99)": 51.0}[trial.mitigation.title]
-            best_rate = (
-                plan.CHOSEN[cell.model, 1, cell.method, "NAdam (momentum 0.99)"]
-                if "NAdam" in trial.mitigation.title
-                else 1.0
-            )
-            fake_records.train(cell, root, best + cell.seed - 2 * (trial.rate != best_rate))
-        elif cell.method == "PETRA" and trial.mitigation.title in POINTS:
-            lower = 2.0 if trial.rate < 1 and trial.mitigation.title == "gap-aware" else 0.0
-            spread = 1.2 if trial.mitigation.title == "predicted weights" else 1.1
-            reached = (
-                POINTS[trial.mitigation.title] + spread * cell.seed + lower - 5 * (trial.rate > 1) - (trial.rate < 1)
-            )
-            size = 2_000_000 if trial.mitigation.title == "gap-aware" else 1_000_000
+            best = {"nothing": 50.0, plan.NADAM: 51.0}[title]
+            best_rate = plan.CHOSEN[cell.model, 1, cell.method, title] if title == plan.NADAM else 1.0
+            fake_records.train(cell, root, best + cell.seed - 2 * (rate != best_rate))
+        elif cell.method == "PETRA" and title in POINTS:
+            lower = 2.0 if rate < 1 and title == "gap-aware" else 0.0
+            spread = 1.2 if title == "predicted weights" else 1.1
+            reached = POINTS[title] + spread * cell.seed + lower - 5 * (rate > 1) - (rate < 1)
+            size = 2_000_000 if title == "gap-aware" else 1_000_000
             fake_records.train(cell, root, reached, extra={"peak_bytes": size})
 
 
 def test_trial_differs_from_recipe_in_mitigation_and_rate() -> None:
-    for scale in scales.SCALES:
-        cells = plan.cells(scale)
-        assert len(set(cells)) == len(cells)
     mitigations = {"forward_weights", "correction", "correction_value", "optimizer", "momentum", "learning_rate"}
     for trial, cell in trained():
         method = methods.by_name(cell.method)
@@ -70,23 +61,16 @@ def test_trial_differs_from_recipe_in_mitigation_and_rate() -> None:
 
 
 def test_mitigations_have_all_seeds_and_rates_one() -> None:
-    for network in ("revnet18", "chain16"):
-        short = [
-            (trial.mitigation, trial.cell, trial.rate)
-            for trial in plan.trials("small")
-            if isinstance(trial.cell, TrainedCell) and (trial.cell.epochs, trial.cell.model) == (3, network)
+    short = [(trial, cell) for trial, cell in trained() if (cell.epochs, cell.method) == (3, "PETRA")]
+    for network, k, mitigation in product(("revnet18", "chain16"), (1, 4), plan.MITIGATIONS):
+        tried = [
+            (trial.rate, cell.seed)
+            for trial, cell in short
+            if (cell.model, cell.accumulation, trial.mitigation) == (network, k, mitigation)
         ]
-        for k in (1, 4):
-            of_petra = [
-                (mitigation, cell, r)
-                for mitigation, cell, r in short
-                if (cell.method, cell.accumulation) == ("PETRA", k)
-            ]
-            for mitigation in plan.MITIGATIONS:
-                trained = [(rate, cell.seed) for tried, cell, rate in of_petra if tried == mitigation]
-                chosen = plan.CHOSEN.get((network, k, "PETRA", mitigation.title))
-                others = [(rate, seed) for rate in (1.0, chosen) if rate for seed in (1, 2)]
-                assert sorted(trained) == sorted([*((r, corrections.CHOICE) for r in mitigation.rates), *others])
+        chosen = plan.CHOSEN.get((network, k, "PETRA", mitigation.title))
+        others = [(rate, seed) for rate in (1.0, chosen) if rate for seed in (1, 2)]
+        assert sorted(tried) == sorted([*((rate, corrections.CHOICE) for rate in mitigation.rates), *others])
 
 
 def test_chosen_rates_are_the_best_of_the_records() -> None:

@@ -48,7 +48,6 @@ def length_without_runs(root: Path) -> None:
 def test_length_cells_differ_from_recipe_in_epochs_and_drops(scale: str) -> None:
     """Cells differ from the recipe in epochs and scaled drops, and include those of the usual length."""
     cells = plan.cells(scale)
-    assert len(set(cells)) == len(cells)
     usual = recipes.cell(scale, "revnet18", methods.PETRA, 1)
     for cell in cells:
         settings, others = cell.to_dict(), usual.to_dict()

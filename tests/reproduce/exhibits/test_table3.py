@@ -1,5 +1,6 @@
 """Test Tables 3 and 6: deviations from published and predicted values, and the difference of the engine to the rule."""
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,13 @@ def planned(exhibit: str, scale: str, **settings: object) -> list[MemoryCell]:
     return [c for c in cells if all(getattr(c, name) == value for name, value in settings.items())]
 
 
-def finish(wanted: MemoryCell, root: Path, size: float, *, more: float = 0.0, process: float | None = None) -> None:
-    """Write a record in which all stages hold as many bytes as predicted, except for stage 3, which holds `more`."""
+def finish(
+    wanted: MemoryCell, root: Path, size: float, *, more: Sequence[float] = (0.0,) * 10, process: float | None = None
+) -> None:
+    """Write a record in which the stages hold as many bytes as predicted, and `more`."""
     rows: list[dict[str, Any]] = [
-        {"stage": j, "kind": "inputs", "held": size, "peak": size + more * (j == 3), "predicted": size}
-        for j in range(10)
+        {"stage": j, "kind": "inputs", "held": size, "peak": size + rest, "predicted": size}
+        for j, rest in enumerate(more)
     ]
     growth = None if process is None else {"source": "resident set", "held": process, "peak": process}
     result = {"stages": 10, "ticks": 1, "rows": rows, "at_once": 9 * size, "process": growth}
@@ -68,7 +71,7 @@ def savings_and_a_deviation_at_small_batches(root: Path) -> None:
         if wanted.batch_size == 2:
             finish(wanted, root, sizes[wanted.method], process=11 * sizes[wanted.method])
         elif wanted.method == "PETRA":  # at the paper's batch, where delayed gradients are not planned
-            finish(wanted, root, 64e6, more=1)
+            finish(wanted, root, 64e6, more=[j == 3 for j in range(10)])
 
 
 @sections.situation(table6.EXHIBIT, "table6-held-")
@@ -76,11 +79,7 @@ def deviations_of_several_stages_add_up(root: Path) -> None:
     """The total of the deviations is shown whatever their signs, and is an alert."""
     exact, departing = planned("table6", "small")[:2]
     finish(exact, root, 5e6)
-    rows = [
-        {"stage": j, "kind": "inputs", "held": 5e6, "peak": 5e6 + 1e6 * (-1) ** j, "predicted": 5e6} for j in range(10)
-    ]
-    result = {"stages": 10, "ticks": 1, "rows": rows, "at_once": 5e7, "process": None}
-    fake_records.begin(departing, root).finish(result)
+    finish(departing, root, 5e6, more=[1e6 * (-1) ** j for j in range(10)])
 
 
 def test_deviating_published_rows_are_an_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

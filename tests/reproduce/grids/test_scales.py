@@ -11,7 +11,7 @@ from petra_core import methods
 from reproduce.cells.kinds import Cell, GradientsCell, TrainedCell, TrainingCell
 from reproduce.grids import recipes, scales
 from reproduce.grids.grid import grid_of
-from reproduce.grids.plans import accuracy, figure4, gradients, invertible, sweeps, table2, table4
+from reproduce.grids.plans import PLANS, accuracy, figure4, gradients, invertible, sweeps, table2, table4
 from reproduce.records.record import State, Status
 
 PLAIN = methods.BACKPROPAGATION
@@ -126,6 +126,12 @@ def test_grid_cells_are_unique_and_ordered_by_seed(name: str) -> None:
     assert len(set(cells)) == len({cell.name for cell in cells}) == len(cells)
     seeds = [cell.seed for cell in cells if isinstance(cell, TrainedCell)]
     assert seeds == sorted(seeds)
+
+
+def test_no_plan_repeats_a_cell() -> None:
+    for plan, scale in product(PLANS.values(), scales.SCALES):
+        cells = plan(scale)
+        assert len(set(cells)) == len(cells), (plan, scale)
 
 
 def test_smoke_cells_of_a_network_have_one_recipe() -> None:

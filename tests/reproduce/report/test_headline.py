@@ -7,7 +7,6 @@ import pytest
 from petra_core import methods
 from reproduce.grids.plans import length, staleness
 from reproduce.presentation.compare import SeedSample
-from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records import benchmarks
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results, read
@@ -69,16 +68,11 @@ def test_single_runs_give_no_verdict(tmp_path: Path) -> None:
     assert "(one run each)" in answer(tmp_path).text
 
 
-def test_answer_contains_published_gaps_and_missing_runs(tmp_path: Path) -> None:
-    """The answer contains the published gaps, missing runs, and the effect of reconstruction once it is known."""
+def test_answer_contains_missing_runs_and_reconstruction(tmp_path: Path) -> None:
+    """The answer contains missing runs, and the effect of reconstruction once it is known."""
     train(tmp_path, methods.BACKPROPAGATION, 27, 80.0)
     train(tmp_path, methods.PETRA, 27, 79.0)
-    text = answer(tmp_path).text.replace(NARROW_SPACE, " ")
-    assert "The paper reports gaps of 0.0, 0.5 and 0.7 points on CIFAR-10" in text
-    assert (
-        "The chain of 16, in which nearly all stages compute with reconstructed inputs, has not been run for that long."
-        in text
-    )
+    text = answer(tmp_path).text
     assert "None of the 300 runs that Table 2 needs at the paper's size has been made yet." in text
     assert "delayed gradients is" not in text
     train(tmp_path, methods.DELAYED_GRADIENTS, 27, 79.0)
