@@ -42,10 +42,10 @@ class SeedSample:
 
     def without(self, seeds: Collection[int]) -> "SeedSample":
         """Return the sample of the other seeds."""
-        by_name = {name: by_seed for name, by_seed in vars(self).items() if name != "spread"}
         left = {
             name: {seed: value for seed, value in by_seed.items() if seed not in seeds}
-            for name, by_seed in by_name.items()
+            for name, by_seed in vars(self).items()
+            if name != "spread"
         }
         return SeedSample(**left, spread=self.spread)
 

@@ -272,10 +272,9 @@ FASTER = 1.05  # least ratio of two speeds that counts as a difference, since st
 
 def _find_timed(frames: Frames) -> TimedNetwork | None:
     """Return the network of the first screen with its timed stages; None if its stages are not timed."""
-    networks = [
-        n for run_set in run_sets(frames, "tradeoff") if run_set.scale == SCALE for n in read_timed_networks(run_set)
-    ]
-    return next((network for network in networks if network.cell.model == NETWORK), None)
+    of_scale = (run_set for run_set in run_sets(frames, "tradeoff") if run_set.scale == SCALE)
+    timed = (network for run_set in of_scale for network in read_timed_networks(run_set))
+    return next((network for network in timed if network.cell.model == NETWORK), None)
 
 
 Speeds = dict[tuple[str, int, int], Modelled]  # by way of training, k and number of devices
