@@ -10,11 +10,12 @@ is handwritten digits, with minutes for all cells; after the drop of the learnin
 delays no longer matter.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from petra_core import methods
 from reproduce.cells import catalogue
-from reproduce.cells.kinds import ShapedCell, TrainingCell
+from reproduce.cells.kinds import Cell, ShapedCell, TrainingCell
 from reproduce.cells.rates import learning_rate
 
 ShapedCellT = TypeVar("ShapedCellT", bound=ShapedCell)
@@ -87,6 +88,19 @@ def settings(
 def cell(scale: str, /, *arguments: Any, **changes: Any) -> TrainingCell:
     """Return the cell that trains with `settings(...)` and records the accuracy."""
     return TrainingCell(**settings(scale, *arguments, **changes))
+
+
+def cells(
+    scale: str, networks: Iterable[str], ks: Sequence[int], compared: Sequence[methods.Method], **changes: Any
+) -> list[Cell]:
+    """Return the cells of networks, k and methods, in this order, with all seeds of the scale and its data set."""
+    return [
+        cell(scale, network, method, k, seed, **changes)
+        for network in networks
+        for k in ks
+        for method in compared
+        for seed in seeds(scale, changes.get("dataset", "cifar10"))
+    ]
 
 
 def measured(

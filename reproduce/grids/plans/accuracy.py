@@ -16,15 +16,8 @@ def cells(scale: str) -> list[Cell]:
     if scale == "smoke":
         ends = (methods.PETRA, methods.BACKPROPAGATION)
         return [
-            *(recipes.cell("smoke", network, m, k) for k in (1, 4) for network in REVERSIBLE for m in methods.PAPER),
-            *(recipes.cell("smoke", "resnet18", methods.BACKPROPAGATION, k) for k in (1, 4)),  # as in Table 2
-            *(recipes.cell("smoke", network, m, 32) for network in REVERSIBLE for m in ends),
+            *(cell for k in (1, 4) for cell in recipes.cells(scale, REVERSIBLE, [k], methods.PAPER)),
+            *recipes.cells(scale, ["resnet18"], (1, 4), [methods.BACKPROPAGATION]),  # as in Table 2
+            *recipes.cells(scale, REVERSIBLE, [32], ends),
         ]
-    networks, accumulations = GRIDS.get(scale, ((), ()))
-    return [
-        recipes.cell(scale, network, method, k, seed)
-        for network in networks
-        for k in accumulations
-        for method in COMPARED
-        for seed in recipes.seeds(scale)
-    ]
+    return recipes.cells(scale, *GRIDS.get(scale, ((), ())), COMPARED)

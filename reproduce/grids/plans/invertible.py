@@ -12,10 +12,4 @@ ACCUMULATIONS = {"small": (4, 1), "paper": (2, 1)}
 
 def cells(scale: str) -> list[Cell]:
     """Return both networks under PETRA and backpropagation."""
-    return [
-        recipes.cell(scale, network, method, k, seed)
-        for k in ACCUMULATIONS.get(scale, ())
-        for network in NETWORKS
-        for method in COMPARED
-        for seed in recipes.seeds(scale)
-    ]
+    return [cell for k in ACCUMULATIONS.get(scale, ()) for cell in recipes.cells(scale, NETWORKS, [k], COMPARED)]

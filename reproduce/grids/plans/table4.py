@@ -16,10 +16,4 @@ GRIDS = {
 def cells(scale: str) -> list[Cell]:
     """Return every configuration at k = 1 on every network and data set of the scale."""
     datasets, networks = GRIDS.get(scale, ((), ()))
-    return [
-        recipes.cell(scale, network, method, 1, seed, dataset=dataset)
-        for dataset in datasets
-        for network in networks
-        for method in METHODS
-        for seed in recipes.seeds(scale, dataset)
-    ]
+    return [cell for dataset in datasets for cell in recipes.cells(scale, networks, [1], METHODS, dataset=dataset)]
