@@ -92,7 +92,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["prose"] = _prose
     environment.filters["count"] = count
-    environment.globals |= {"layout": layout, "overview": overview, "commands": commands}
+    environment.globals |= {"layout": layout, "overview": overview, "commands": commands, "remarks": published.remarks}
     environment.filters["first_is_code"] = lambda table: any(row[0].code for row in table.rows[:1])
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["figure"] = lambda block: isinstance(block, Figure)

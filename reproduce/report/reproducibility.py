@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reproduce import published
 from reproduce.exhibits._exhibit import text_of
 from reproduce.exhibits.claims import Judged
 from reproduce.exhibits.cost import cost_of
@@ -28,24 +27,18 @@ PREDICATES = {
 
 @dataclass(frozen=True)
 class Reproducibility:
-    """The parts of the report.
+    """The parts of the report that depend on records; `published.remarks` has the others.
 
     Attributes:
         scope: What is tested.
         methodology: How it is tested.
         results: Claims by verdict: a sentence per verdict, with the claims that it names.
-        easy: What was easy.
-        difficult: What was difficult.
-        not_published: What the authors did not publish.
 
     """
 
     scope: str
     methodology: str
     results: Sequence[tuple[str, Sequence[Judged]]]
-    easy: Sequence[str]
-    difficult: Sequence[str]
-    not_published: Sequence[str]
 
 
 def count_verdicts(judged: Sequence[Judged]) -> str:
@@ -81,7 +74,4 @@ def reproducibility(judged: Sequence[Judged], frames: Frames) -> Reproducibility
             for verdict, members in grouped
             if members
         ],
-        easy=published.remarks("easy"),
-        difficult=published.remarks("difficult"),
-        not_published=published.remarks("not_published"),
     )
