@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from xml.etree import ElementTree
 
-from petra_core.staleness import Kind
 from reproduce.drawing.svg import LANE, QUIET, RULE, canvas, line, rect, text
 from reproduce.drawing.timeline import Event, Timeline
 
 # The colours also differ in lightness, for grey prints. Dark text on each has a contrast ratio above 7, except on the
 # updates, which have no text.
-FILL = {Kind.FORWARD: "#a6cee8", Kind.RECONSTRUCT: "#fbdf9d", Kind.BACKWARD: "#79c79a", Kind.UPDATE: "#b3261e"}
+_FILL = {"F": "#a6cee8", "R": "#fbdf9d", "B": "#79c79a", "U": "#b3261e", "W": "#c9b8e8", "wait": RULE}
 
 #: Legend of each kind of event. Other kinds are drawn like `wait`.
 _MEANING = {
@@ -25,7 +24,6 @@ _MEANING = {
     "U": "update",
     "wait": "wait",
 }
-_FILL = {kind.value: FILL[kind] for kind in Kind} | {"W": "#c9b8e8", "wait": RULE}
 
 # Lengths in pixels.
 _MARGIN, _HEADER, _LABEL, _SHARE, _LEGEND = 16, 62, 74, 66, 44

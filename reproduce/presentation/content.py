@@ -15,7 +15,6 @@ from petra_core.methods import Method
 from reproduce.presentation.statistics import Estimate, Verdict
 from reproduce.published import Mark
 
-_SHORT_TITLES = {methods.DSP: "DSP"}
 MINUS, TIMES, NARROW_SPACE = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}", "\N{NARROW NO-BREAK SPACE}"
 MEGABYTE, GIGABYTE = 1e6, 1e9
 
@@ -154,7 +153,7 @@ class Section:
 
 def short_title(method: Method) -> str:
     """Return the title of a method for narrow places."""
-    return _SHORT_TITLES.get(method, method.title)
+    return "DSP" if method is methods.DSP else method.title
 
 
 def in_prose(method: Method) -> str:
