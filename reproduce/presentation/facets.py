@@ -477,14 +477,17 @@ def line(
                 markeredgewidth=0,
             )
             if band:
-                y = panel.y
-                bands = ((at, (r[y].min(), r[y].max()) if band == "range" else interval(r, y)) for at, r in places)
-                ends = {at: known for at, known in bands if known}
+                ends = {at: known for at, rows in places if (known := _band(rows, panel.y, band))}
                 xs: Any = places_of_all if gaps else list(ends)
                 low, high = ([ends[at][end] if at in ends else math.nan for at in xs] for end in (0, 1))
                 panel.axes.fill_between(xs, low, high, color=look.colour, alpha=0.14, linewidth=0)
 
     return line
+
+
+def _band(rows: DataFrame, y: str, band: str) -> tuple[float, float] | None:
+    """Return the ends of the band at one place; None if a mean has no interval."""
+    return (rows[y].min(), rows[y].max()) if band == "range" else interval(rows, y)
 
 
 def dots(*, size: float = 4.5, apart: float = 0.0, even: bool = False, broken: str = "", hollow: str = "") -> Layer:
