@@ -44,6 +44,8 @@ FORWARD_MODEL = next(iter(BLOCK_MODELS))  # its usual network
 USUAL_CONSTANTS = {c.name: c.default for c in delay.CORRECTIONS.values() if c.meaning and c is not delay.Rate}
 CONSTANTS = ", ".join(f"{name}: {value:g}" for name, value in USUAL_CONSTANTS.items())
 SYSTEMS = f"published systems ({', '.join(map(str.lower, methods.SYSTEMS))})"
+#: Names for `--method`. A system with an own method has the name of that method.
+NAMES = dict.fromkeys([*(method.name.lower() for method in methods.ALL), *map(str.lower, methods.SYSTEMS)])
 #: Spelling of `--weight-prediction` -> value of `forward_weights`.
 PREDICTIONS = {"none": "current", "momentum": "predicted", "linear": "predicted_linear"}
 
@@ -73,7 +75,7 @@ class NetworkCell(Cell):
     stem: str = setting(NETWORK, rule="that of the data set; chains: stride1; transformers: patches for the image size")
     image_size: int = setting(DATA, least=1, rule="digits: 8; imagenet: 224; text: 64; else 32")
     width: int = setting(NETWORK, least=1, rule="{default}; transformers: the published width")
-    method: str = setting(METHOD, listed=(*(method.name.lower() for method in methods.ALL), "forward-gradient"))
+    method: str = setting(METHOD, listed=(*NAMES, "forward-gradient"))
     accumulation: int = setting(METHOD, flags=("-k", "--k", "--accumulation"), rule="{default}; forward-gradient: 1")
     batch_size: int = setting(DATA, least=1)
     seed: int = setting(RECIPE, least=0)
