@@ -173,7 +173,8 @@ def _verify(folder: Path, loader: str) -> Manifest:
     name = folder.name
     if not manifest.is_in(folder):
         how = catalogue.DATASETS[name].how_to_get
-        raise DataError(folder, f"{name} is not prepared", f"{catalogue.how_to_prepare(folder)}; {how}")
+        advice = f"Prepare it: {catalogue.how_to_prepare(folder)}; {how[0].lower()}{how[1:]}"
+        raise DataError(folder, f"{name} is not prepared", advice)
     prepared = _verify_once(folder, _stamp(folder))
     if (obstacle := manifest.obstacle(folder, prepared, loader)) is not None:
         raise obstacle
