@@ -66,7 +66,7 @@ def numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise click.BadParameter(f"expected whole numbers separated by commas, such as 3,2,2,3; got {text!r}") from None
+        raise click.BadParameter(f"expected whole numbers separated by commas, such as 2,3,5; got {text!r}") from None
 
 
 def streams(text: str | int) -> int | str:
@@ -193,7 +193,7 @@ class Command(click.Command):
         super().parse_args(ctx, list(self._in_new_spelling(args)))
         if ctx.args:
             left = " ".join(ctx.args)
-            ctx.fail(f"unexpected {left!r}: separate several values of an option by commas, as in --k 1,4")
+            ctx.fail(f"unexpected {left!r}: separate several values of an option by commas, such as 1,4")
         return ctx.args
 
     def _in_new_spelling(self, words: Iterable[str]) -> Iterable[str]:
