@@ -96,11 +96,11 @@ def test_imagenet_has_the_image_size_of_the_cell(imagenet_root, loader):
 def test_open_data_errors_state_the_remedy(root, tmp_path, monkeypatch):
     """Unprepared data, a too large batch size and a missing loader raise errors that state the remedy."""
     elsewhere = tmp_path / "elsewhere"
-    command = rf"Prepare it: python -m reproduce data prepare cifar10 --data-root {re.escape(str(elsewhere))}; .*--download"
-    with pytest.raises(DataError, match=rf"cifar10 is not prepared. {command}"):
+    command = rf"python -m reproduce data prepare cifar10 --data-root {re.escape(str(elsewhere))}; .*--download"
+    with pytest.raises(DataError, match=rf"cifar10 is not prepared. Prepare it: {command}"):
         open_data(CELL, CPU, elsewhere)
     words = f"train --dataset cifar10 --loader memory --data-root {elsewhere} --output {tmp_path / 'run'}"
-    assert re.search(f"cifar10 is not prepared. {command}", call(*words.split()).output)
+    assert re.search(f"cifar10 is not prepared. Prepare it: {command}", call(*words.split()).output)
     with pytest.raises(DataError, match=r"batch_size 101 is larger than this training set \(100 samples\)"):
         open_data(dataclasses.replace(CELL, batch_size=101), CPU, root)
     monkeypatch.setitem(sys.modules, "reproduce.data.ffcv_loader", None)
