@@ -6,6 +6,7 @@ Every message gives the actual value, the expected value and the fix. Invalid ar
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,14 @@ def check_number(name: str, value: object, below: float = math.inf) -> float:
     """Return `value` as a float if it is a number with 0 <= value < below.
 
     Raises:
-        TypeError: If it is not an int or a float.
-        ValueError: If it is out of range, infinite or not a number.
+        TypeError: If it is not a number.
+        ValueError: If it is out of range, infinite or NaN.
 
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not 0 <= value < below:
+    number = float(value)
+    if not 0 <= number < below:
         allowed = "at least 0" + (" and finite" if below == math.inf else f" and below {below:g}")
         raise ValueError(f"{name} must be {allowed}, got {value}")
-    return float(value)
+    return number

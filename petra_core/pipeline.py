@@ -28,7 +28,7 @@ from petra_core.checkpoint import copy_tree
 from petra_core.clipping import Clip, check_clip
 from petra_core.devices.execution import Sent
 from petra_core.devices.overlapped import executor_of
-from petra_core.errors import CheckpointError
+from petra_core.errors import CheckpointError, check_number
 from petra_core.inspection.evaluations import Inspection
 from petra_core.inspection.guards import check_call
 from petra_core.inspection.modules import check_factory, check_stages
@@ -135,6 +135,9 @@ class Pipeline:
         )
         self.method, self.accumulation = method, accumulation
         check_factory(optimizer)
+        for name, function in (("before_update", before_update), ("after_backward", after_backward)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} must be a function or None, got {function!r}")
         check_clip(clip, method)
         if clip is not None and clip.per_stage:
             before_update = functools.partial(clip.clip_stage, before_update)
@@ -360,10 +363,16 @@ class Pipeline:
             learning_rate: The rate, or a function that returns the rate of a stage from its number.
 
         Raises:
-            ValueError: If an optimizer was made with a rate of 0 for its first group and another rate for a later one.
+            TypeError: If a rate is not a number.
+            ValueError: If a rate is negative or not finite, or if an optimizer was made with a rate of 0 for its first
+                group and another rate for a later one.
 
         """
-        rate_of = learning_rate if callable(learning_rate) else lambda _: learning_rate
+
+        def rate_of(stage: int) -> float:
+            rate = learning_rate(stage) if callable(learning_rate) else learning_rate
+            return check_number(f"the learning rate of stage {stage}", rate)
+
         self._learning_rate = rate_of(0)
         for worker in self.workers:
             if worker.optimizer is not None:

@@ -6,6 +6,7 @@ are in this module. This module does not need torch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from petra_core import staleness as staleness_of
@@ -51,6 +52,10 @@ class Settings:
                 f"methods.by_name('petra')"
             )
         check_int("accumulation", self.accumulation, 1)
+        if self.seed is not None and not isinstance(self.seed, Integral):
+            raise TypeError(f"seed must be an int of at least 0, or None for torch's generators; got {self.seed!r}")
+        if self.seed is not None and self.seed < 0:
+            raise ValueError(f"seed must be at least 0, got {self.seed}")
         object.__setattr__(self, "delay", check_rules(self.delay, self.method))
         if self.autocast is not None:
             import torch

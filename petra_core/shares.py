@@ -1,6 +1,6 @@
 """Partition stages into contiguous ranges, one per rank."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 
@@ -38,9 +38,12 @@ def stage_ranges(partition: Sequence[int], stages: int) -> list[range]:
         stages: Number of stages J, which the sum of `partition` must equal.
 
     Raises:
+        TypeError: If `partition` is not a sequence of numbers.
         ValueError: If `partition` is empty, contains a number below 1, or has another sum.
 
     """
+    if isinstance(partition, str) or not isinstance(partition, Iterable):
+        raise TypeError(f"a partition has one number of stages for each rank, such as (4, 3, 3); got {partition!r}")
     if min(partition, default=0) < 1:
         raise ValueError(
             f"a partition must give each of the {len(partition)} ranks at least one stage, got {tuple(partition)}"

@@ -30,7 +30,7 @@ module does not need torch.
 """
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -77,9 +77,15 @@ def resolve(method: Method, stages: int, accumulation: int, staleness: Sequence[
         staleness: The vector; None for lockstep, or for zero if the method is not pipelined.
 
     Raises:
+        TypeError: If `staleness` is not a vector.
         ValueError: If the method does not allow the vector. The message names the stage and the numbers.
 
     """
+    if isinstance(staleness, str) or not isinstance(staleness, Iterable | None):
+        raise TypeError(
+            f"staleness has one number per stage, got {staleness!r}; give a vector, such as "
+            f"petra_core.staleness.one_f_one_b({stages})"
+        )
     vector = tuple(staleness) if staleness is not None else lockstep(stages) if method.pipelined else (0,) * stages
     if len(vector) != stages:
         raise ValueError(f"staleness has one number per stage: expected {stages}, got {len(vector)} in {vector}")
