@@ -252,7 +252,11 @@ def _saves(network: TimedNetwork, held: Mapping[str, Modelled]) -> Answer:
         for name in (DELAYED, DSP)
     ]
     same = ours.fullest > 0.98 * rival.fullest
-    title = "It saves memory in total, but not on the fullest device." if same else "It saves memory on every device."
+    title = (
+        "In total it holds less than delayed gradients and DSP, but on the fullest device no less than DSP."
+        if same
+        else "It holds less than delayed gradients and DSP on every device."
+    )
     why = ", since a stage that cannot be inverted keeps its inputs under both" * same
     costs = ": pipelining itself costs memory" * (exact.total < ours.total)
     numbers = {"held": held, "sooner": sooner, "again": _hold(network, CHECKPOINTED), "k": SPEED_K[-1]}
@@ -320,7 +324,7 @@ def _worth(frames: Frames, speeds: Speeds) -> Answer:
         )
         merging = text_of("headline", "merged", sizes=sizes, theirs=theirs, again=again)
     title = (
-        "In the model it is faster only where few micro-batches make an update."
+        "In the model it is faster than synchronous 1F1B only where few micro-batches make an update."
         if wins and loses
         else "It is faster than a synchronous pipeline."
         if wins
@@ -344,9 +348,10 @@ def _state_measured_speeds(frames: Frames) -> str:
                 ratios = [Comparison(group, THROUGHPUT, name, ONE_PROCESS) for name in SHOWN if name in timed]
                 speeds = [f"{r.first.replace(', ', ' with ')} {record.spread(r).median:.2f}" for r in ratios]
                 network, _, width = group.partition(",")
-                listed.append(f"{conjunction(speeds)} times one process ({title_of_convolutional(network)},{width})")
+                listed.append(f"{conjunction(speeds)} ({title_of_convolutional(network)},{width})")
         if listed:
-            return f"Measured with two processes and k = {record.setting['micro_batches']}: {'; '.join(listed)}."
+            k = record.setting["micro_batches"]
+            return text_of("headline", "measured", k=k, speeds="; ".join(listed))
     return ""
 
 

@@ -19,12 +19,12 @@ from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records.storage import write_atomically
 from reproduce.report.errors import ReadmeError
 from reproduce.report.headline import TERMS, Answer, Headline
-from reproduce.report.reproducibility import count_verdicts
+from reproduce.report.reproducibility import count_verdicts, list_verdicts
 
 PICTURES = "docs/results"
 BEGIN, END = "<!-- {}: written by `python -m reproduce report --readme README.md` -->", "<!-- {}: end -->"
 LINE = 120  # maximum number of characters in a line of text
-#: Exhibits whose claims the README lists; the report lists all.
+#: Exhibits whose claims the README lists; the report lists all. The formulas of Table 1 are only counted.
 EXHIBITS = ("table2", "table3", "table4", "table5", "figure4", "figure5", "figure6")
 
 
@@ -61,7 +61,11 @@ def contents(answers: list[Answer], headlines: list[Headline], judged: list[Judg
     chosen = [judgement for judgement in judged if judgement.claim.exhibit in EXHIBITS and judgement.evidence]
     rows = [f"| {judgement.claim.sentence} | {judgement.found} | {judgement.verdict.value} |" for judgement in chosen]
     table = "\n".join(["| the paper | this suite | verdict |", "|---|---|---|", *rows])
-    lead = _wrap(f"{count_verdicts(judged)} Those of the paper's tables and figures with a run:")
+    formulas = [judgement for judgement in judged if judgement.claim.exhibit == "table1"]
+    lead = _wrap(
+        f"{count_verdicts(judged)} The formulas of Table 1 ({list_verdicts(formulas)}) are in the report. The claims "
+        "of the other tables and figures that have a run:"
+    )
     texts = {"answers": "\n\n".join(parts), "verdicts": f"{lead}\n\n{table}"}
     return Contents({name: text.replace(NARROW_SPACE, " ") for name, text in texts.items()}, pictures)
 

@@ -41,11 +41,18 @@ class Reproducibility:
     results: Sequence[tuple[str, Sequence[Judged]]]
 
 
+def list_verdicts(judged: Sequence[Judged]) -> str:
+    """List how many claims have each verdict, as "8 hold at a smaller scale and 11 are open"."""
+    verdicts = Counter(judgement.verdict for judgement in judged)
+    return conjunction(
+        [f"{amount} {forms[amount > 1]}" for verdict, forms in PREDICATES.items() if (amount := verdicts[verdict])]
+    )
+
+
 def count_verdicts(judged: Sequence[Judged]) -> str:
     """Count the claims of the paper by verdict, in a sentence."""
-    verdicts = Counter(judgement.verdict for judgement in judged if judgement.claim.paper == PAPER)
-    listed = [f"{amount} {forms[amount > 1]}" for verdict, forms in PREDICATES.items() if (amount := verdicts[verdict])]
-    return f"Of {count(verdicts.total(), 'claim')} of the PETRA paper {conjunction(listed)}."
+    of_paper = [judgement for judgement in judged if judgement.claim.paper == PAPER]
+    return f"Of {count(len(of_paper), 'claim')} of the PETRA paper {list_verdicts(of_paper)}."
 
 
 def _by_paper(judged: Sequence[Judged]) -> str:
