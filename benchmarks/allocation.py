@@ -24,7 +24,7 @@ from typing import Any, ParamSpec, TypeVar
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.autograd.profiler import profile, record_function
 
 from reproduce.measures.machine_memory import Witness, give_back, out_of_memory, workspaces
 
@@ -54,8 +54,8 @@ class Allocations:
         self._device = device
         self.peak = self.workspaces = 0
         self.marks: list[int] = []
-        # The last argument keeps torch 2.11 from warning about further cycles; there is only one.
-        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
+        # `torch.profiler.profile` warns of further cycles unless it keeps their events, which takes most of the time.
+        self._profile = profile(use_kineto=True, profile_memory=True)
 
     def __enter__(self) -> "Allocations":
         give_back(self._device)
