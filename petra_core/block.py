@@ -139,8 +139,9 @@ class Block:
         self._memory: deque[_InFlight] = deque()
         self.frozen = FrozenBuffers(stage.function)
         self._scratch = FrozenBuffers(stage.function, tracking=True)
-        # Whether forwards write buffers that a resume needs as they were, because it records kept graphs again.
-        self._writes_buffers = method.keeps_graph and method.pipelined and not is_head
+        # Whether forwards write buffers that a resume needs as they were, because it records kept graphs again. None
+        # before the first forward.
+        self._writes_buffers = None if method.keeps_graph and method.pipelined and not is_head else False
         # Number of backwards that remain to be watched: all, if one evaluates the function (torch.utils.checkpoint).
         self._watched_backwards: float = WATCHED_BACKWARDS
         self._owned_outputs = OwnedTensors(stage, may_pass=stage.invertible)  # a coupling returns a whole input stream
@@ -179,8 +180,7 @@ class Block:
         if inspected is not None:
             self.structure.check()
         kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
-        before = self.frozen.copies() if self._writes_buffers else None
-        versions = self.frozen.versions() if self._writes_buffers else None
+        before = None if self._writes_buffers is False else self.frozen.copies()
         tape: Tape | None = None
         weights = self.weights.select_for_forward(version)
         predicted = weights if version.ahead else None
@@ -207,8 +207,9 @@ class Block:
             else:
                 with torch.no_grad():
                     outputs = detach(self.evaluate(inputs, weights))
-        if before is not None and versions == self.frozen.versions():
-            before, self._writes_buffers = None, False  # constants, such as masks
+        if before is not None and self._writes_buffers is None:
+            self._writes_buffers = self.frozen.changed(before)
+            before = before if self._writes_buffers else None  # otherwise they are constants, such as masks
         if inspected is not None and inspected.evaluates:
             self._inspect(inputs, outputs, tape, weights)
         outputs = self._owned_outputs(outputs, inputs)

@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -34,9 +35,9 @@ class FrozenBuffers:
     def __init__(self, function: nn.Module, *, tracking: bool = False) -> None:
         modules = list(function.modules())
         plain = (_BatchNorm.forward, nn.SyncBatchNorm.forward)  # another forward may track statistics in another way
-        norms = [] if tracking else [m for m in modules if isinstance(m, _BatchNorm) and type(m).forward in plain]
-        self._norms = [m for m in norms if m.track_running_stats]
-        self._others = [module for module in modules if module not in norms]
+        norms = [] if tracking else [module for module in modules if isinstance(module, _BatchNorm)]
+        self._norms = [norm for norm in norms if getattr(norm.forward, "__func__", None) in plain]
+        self._others = [module for module in modules if module not in self._norms]
 
     @property
     def makes_copies(self) -> bool:
@@ -47,9 +48,12 @@ class FrozenBuffers:
         """Return copies of the buffers that `freeze` replaces."""
         return {(module, name): None if buffer is None else buffer.clone() for module, name, buffer in self._replaced()}
 
-    def versions(self) -> list[tuple[int, int]]:
-        """Return values that change if a buffer that `freeze` replaces is written or set."""
-        return [(0, 0) if buffer is None else (id(buffer), buffer._version) for *_, buffer in self._replaced()]
+    def changed(self, copies: BufferCopies) -> bool:
+        """Return whether the values of buffers that `freeze` replaces differ from those of earlier `copies`."""
+        return any(
+            now is not None and ((before := copies.get((module, name))) is None or not _equal(before, now))
+            for module, name, now in self._replaced()
+        )
 
     def _replaced(self) -> list[tuple[nn.Module, str, Tensor | None]]:
         """Return the buffers that `freeze` replaces, each with its module and its name.
@@ -71,7 +75,8 @@ class FrozenBuffers:
         """
         copies = self.copies() if copies is None else copies
         buffers = self._replaced()
-        for norm in self._norms:  # vars() avoids the slow __setattr__ of modules
+        norms = [norm for norm in self._norms if norm.track_running_stats]
+        for norm in norms:  # vars() avoids the slow __setattr__ of modules
             # BatchNorm then passes no running statistics to the kernel, and in training mode uses those of the batch.
             # InstanceNorm would still update them, so its buffers are copied with the others.
             vars(norm)["track_running_stats"] = False
@@ -80,7 +85,13 @@ class FrozenBuffers:
         try:
             yield copies
         finally:
-            for norm in self._norms:
+            for norm in norms:
                 vars(norm)["track_running_stats"] = True
             for module, name, buffer in buffers:
                 module._buffers[name] = buffer
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Return whether two buffers are equal; False for sparse ones, which torch cannot compare."""
+    alike = one.layout is torch.strided and (one.shape, one.dtype) == (other.shape, other.dtype)
+    return alike and torch.equal(one, other)

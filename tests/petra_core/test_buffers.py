@@ -52,6 +52,19 @@ def test_frozen_buffers_support_every_normalisation() -> None:
     assert int(norms[0].num_batches_tracked) == 1
 
 
+def test_batch_norm_tracks_statistics_only_while_it_is_told_to() -> None:
+    """The engine once set `track_running_stats` again after each reconstruction."""
+    p = toys.pipeline(toys.network(3))
+    norm = p.stages[1].function[1]
+    toys.train(p, toys.batches(3))
+    norm.track_running_stats = False
+    before = copy.deepcopy(norm.state_dict())
+    toys.train(p, toys.batches(3))
+    assert not norm.track_running_stats
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    assert_bitwise_equal([norm.state_dict()[n] for n in statistics], [before[n] for n in statistics])
+
+
 def multiply_by_count(m: Any, x: Tensor) -> Tensor:
     m.count += 1
     return x * m.count

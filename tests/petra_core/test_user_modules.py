@@ -9,6 +9,7 @@ import functools
 import math
 import random
 import threading
+import types
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -256,6 +257,13 @@ class OwnNorm(nn.BatchNorm1d):
         return x - mean
 
 
+def patched(f: nn.Module) -> nn.Module:
+    """Return a module with a BatchNorm whose forward is replaced in the object."""
+    norm = nn.BatchNorm1d(4, affine=False)
+    norm.forward = types.MethodType(OwnNorm.forward, norm)
+    return nn.Sequential(f, norm)
+
+
 class LateBuffer(nn.Module):
     """A running mean whose buffer has no value, or does not exist, before the first forward."""
 
@@ -469,6 +477,7 @@ CONSTRUCTS: dict[str, tuple[Make, Make | None]] = {
     "full backward hook": (around(hooked), None),
     "hook that returns a constant": (returning_a_constant, None),
     "norm with another forward": (around(lambda f: nn.Sequential(f, OwnNorm(4, affine=False))), None),
+    "norm with a replaced forward": (around(patched), None),
     "buffer without a value": (around(functools.partial(LateBuffer, registered=True)), None),
     "buffer registered later": (around(functools.partial(LateBuffer, registered=False)), None),
     "buffers that are written and replaced": (
