@@ -235,7 +235,7 @@ class Block:
         """Inspect a forward. If the backward will evaluate the block a second time, do so now and compare."""
         stream = self._stream
         end = stream.state or capture(self._device)
-        begin = stream.drawn or capture(self._device)
+        begin = stream.drawn or end
         if tape is None and self.weights.replaces:
             weights = weights or self.weights.leaves()
 
@@ -248,7 +248,7 @@ class Block:
                 replay(begin, self._device),
             ):
                 second = self.stage.record(inputs)
-                return second, not differ(begin if stream.drawn is None else end, capture(self._device))
+                return second, not differ(end, capture(self._device))
 
         leaves = self.weights.trained if weights is None else weights
         assert self._inspected is not None
@@ -368,7 +368,8 @@ class Block:
         added = [leaf.grad for leaf in leaves]
         for leaf in leaves:
             leaf.grad = None
-        self._watched_backwards = math.inf if watch.evaluates else self._watched_backwards - 1
+        is_special = watch.evaluates or self._stream.drawn is not None
+        self._watched_backwards = math.inf if is_special else self._watched_backwards - 1
         return grad_inputs, tuple(map(_sum, gradients, added))
 
     @property

@@ -551,6 +551,38 @@ def test_message_does_not_share_memory_with_buffer() -> None:
         assert message.streams[1].untyped_storage().data_ptr() != first.mean.untyped_storage().data_ptr()
 
 
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_functions_that_seed_the_generator_train(method: Method) -> None:
+    """Such a function draws, although it leaves the generator as it finds it from its second forward on."""
+    seeding = computing(lambda m, x: m.f(x * torch.rand(4, dtype=x.dtype, generator=torch.manual_seed(0))))
+    trained(network(seeding), method)
+
+
+class _Noisy(torch.autograd.Function):
+    """The identity, with noise in its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * torch.rand_like(gradients[0])
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_noise_of_a_backward_comes_from_the_stream_of_its_stage(method: Method) -> None:
+    """With a seed, results do not depend on torch's global generator, which other stages and loaders draw from."""
+    noisy = computing(lambda m, x: _Noisy.apply(m.f(x)))
+    results = []
+    for number in (1, 2):
+        torch.manual_seed(number)
+        net = network(noisy)
+        torch.manual_seed(number)
+        results.append(trained(net, method))
+    assert_bitwise_equal(*results)
+
+
 # --- hooks and gradients -----------------------------------------------------------------------------------------
 
 
