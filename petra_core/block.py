@@ -179,6 +179,8 @@ class Block:
             self.structure.check_unwritten()
         if inspected is not None:
             self.structure.check()
+        if not self.weights.keeps_graph:
+            self.structure.check_modes(in_flight=bool(self._memory))
         kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
         before = None if self._writes_buffers is False else self.frozen.copies()
         tape: Tape | None = None
@@ -380,7 +382,7 @@ class Block:
     def mark_weights(self) -> None:
         """Note that the current weights are those of the engine, if writes of other code will be looked for."""
         if self.weights.keeps or self._inspected is not None:
-            self.structure.mark()
+            self.structure.mark(values=self._inspected is not None)
 
     def retire_weights(self, version: int) -> None:
         """Prepare for the update that ends `version`: stash the weights if a backward will need them."""
@@ -419,6 +421,7 @@ class Block:
 
         """
         self.weights.load_state_dict(state["weights"], state["memory"])
+        self.structure.check_modes(in_flight=False)
         self._memory = deque()
         for e in state["memory"]:
             kept = tuple(tensor.to(self._device) for tensor in e["kept"])

@@ -78,8 +78,13 @@ class SavedTensors:
         self._hooks.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._hooks.__exit__(*error)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._hooks.__exit__(kind, error, trace)
+        if error is not None and "saved tensor hooks" in str(error):
+            error.add_note(
+                "the engine measures graphs by saved tensor hooks: differentiate by torch.autograd.grad instead, with "
+                "create_graph=True and inside `with torch.enable_grad():`"
+            )
         self.bytes = sum(t.untyped_storage().nbytes() for key, t in self._saved.items() if key not in self._accounted)
         self._saved.clear()
 

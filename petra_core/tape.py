@@ -36,13 +36,17 @@ def as_streams(value: Value) -> Streams:
     """Return a value as a tuple of tensors.
 
     Raises:
-        TypeError: If the value is neither a tensor nor a tuple of tensors.
+        TypeError: If the value is neither a tensor nor a tuple of tensors, or a tensor is sparse or nested.
 
     """
-    if isinstance(value, Tensor):
-        return (value,)
-    if isinstance(value, tuple | list) and value and all(isinstance(stream, Tensor) for stream in value):
-        return tuple(value)
+    streams = (value,) if isinstance(value, Tensor) else value
+    if isinstance(streams, tuple | list) and streams and all(isinstance(stream, Tensor) for stream in streams):
+        if any(stream.layout is not torch.strided or stream.is_nested for stream in streams):
+            raise TypeError(
+                "streams between stages are dense tensors, got a sparse or nested one; pass its parts as several "
+                "streams, such as indices and values"
+            )
+        return tuple(streams)
     kind = f"tuple of {[type(item).__name__ for item in value]}" if isinstance(value, tuple) else type(value).__name__
     raise TypeError(f"a stage takes and returns a tensor or a tuple of tensors, got {kind}")
 

@@ -58,7 +58,7 @@ from petra_core.weights import BlockWeights, StageWeights
 
 #: Evaluates a block, and returns its graph and whether it drew the same random numbers as the forward.
 Evaluate = Callable[[], tuple[Tape, bool]]
-#: Dtype, Euclidean norm and a projection of each tensor.
+#: Dtype (of complex tensors that of the real part), Euclidean norm and a projection of each tensor.
 Projections = tuple[tuple[torch.dtype, float, float], ...]
 
 INSPECTED = 3  # number of inspected micro-batches of each block
@@ -71,6 +71,7 @@ RECONSTRUCTED_ROUGHLY = 0.3  # in mixed precision
 FAR = 10**6  # number of evaluations by which a counter is advanced
 
 _PLAIN = (int, float, complex, bool, str, type(None))
+_CONTAINERS = (Tensor, list, tuple, dict)
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 PURE = (
@@ -223,7 +224,7 @@ class BlockInspection:
     @contextlib.contextmanager
     def _function_outputs(self, outputs: list[Any]) -> Iterator[None]:
         """Add the results of the block's function to a list in a context, unless a module is compiled."""
-        if not self._recomputes or self._compiled:
+        if not self._recomputes or self._compiled or isinstance(self._function, torch.jit.ScriptModule):
             yield
             return
         handle = self._function.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
@@ -304,7 +305,7 @@ class BlockInspection:
         # A module may count its evaluations if its output does not depend on the count. If an attribute has changed, a
         # third evaluation therefore runs with a value far ahead.
         generators, attributes = _Generators(self._function), _attributes(self._function, _PLAIN)
-        kept = {place: _projections(tensor) for place, tensor in _attributes(self._function, Tensor).items()}
+        kept = {place: _projections(value) for place, value in _attributes(self._function, _CONTAINERS).items()}
         if isinstance(self._stage, ReversibleStage):  # a replaced `combine` may overwrite a message
             attributes[self._stage, "combine"] = self._stage.combine
             self._stage.combine = combine_streams
@@ -349,13 +350,21 @@ class BlockInspection:
         return tape
 
     def _report_growing(self, kept: Mapping[tuple[nn.Module, str], Projections]) -> None:
-        """Report tensors in attributes that another evaluation with the same input has changed."""
-        for (module, key), tensor in _attributes(self._function, Tensor).items():
-            before, now = kept.get((module, key)), _projections(tensor)
-            if not before or not now:
+        """Report tensors in attributes that another evaluation with the same input has changed.
+
+        These include buffers, of which it changes only copies, unless the function refers to them in another way.
+        """
+        for (module, key), value in _attributes(self._function, _CONTAINERS).items():
+            pairs = zip(kept.get((module, key), ()), _projections(value), strict=False)
+            if not any(abs(now - old) > self._tolerance(dtype) * length for (dtype, length, old), (*_, now) in pairs):
                 continue
-            dtype, length, projection = before[0]
-            if abs(now[0][-1] - projection) > self._tolerance(dtype) * length:
+            if key == "_buffers":
+                self._report(
+                    f"writes a buffer of a {type(module).__name__} through another reference to it (a closure, a "
+                    f"list), so the evaluation for a backward would write it a second time",
+                    "access it as an attribute of its module: such an evaluation replaces buffers there by copies",
+                )
+            else:
                 self._report(
                     f"changes the tensor {key!r} of a {type(module).__name__} in every evaluation, which is not a "
                     f"buffer, so the evaluation for a backward would change it a second time",
@@ -367,7 +376,7 @@ class BlockInspection:
         if len(outputs) != len(again.outputs):
             return f"{len(outputs)} tensors, then {len(again.outputs)}"
         for number, (first, second) in enumerate(zip(outputs, again.outputs, strict=True)):
-            tolerance = self._tolerance(first.dtype)
+            tolerance = self._tolerance(first.dtype.to_real())
             if (difference := _difference(first, second)) > tolerance:
                 return f"relative difference {difference:.1g} of stream {number}, allowed {tolerance:.1g}"
         return None
@@ -551,7 +560,7 @@ def _project(tensor: Tensor) -> tuple[torch.dtype, float, float]:
     values = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).reshape(-1).double()
     values = values.nan_to_num(nan=math.nan, posinf=1.0, neginf=-1.0)
     pattern = torch.arange(values.numel(), dtype=torch.float64, device=values.device).mul_(1.7).cos_()
-    return tensor.dtype, float(values.norm()), float(values @ pattern)
+    return tensor.dtype.to_real(), float(values.norm()), float(values @ pattern)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

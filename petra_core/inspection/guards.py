@@ -12,6 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from petra_core.stages import Stage
 from petra_core.tape import Streams
 
+#: Parts of torch's messages about a tensor without a gradient: of a backward, of `register_hook` and `retain_grad`.
+_WITHOUT_GRADIENT = ("does not require grad", "doesn't require grad", "has requires_grad=False")
+
 
 def check_call(tensors: Sequence[Tensor]) -> None:
     """Check the context of a step and the tensors given to it.
@@ -50,10 +53,11 @@ def refuse_input_writes(function: nn.Module, inputs: Streams) -> Iterator[None]:
         yield
     except RuntimeError as error:
         if "a leaf Variable that requires grad" not in str(error):  # autograd rejects the write in a graph
-            if "does not require grad" in str(error) and not torch.is_grad_enabled():
+            if any(text in str(error) for text in _WITHOUT_GRADIENT) and not torch.is_grad_enabled():
                 error.add_note(
                     "the forwards of this method run without gradients: a module that differentiates in its "
-                    "forward (torch.autograd.grad) has to do so inside `with torch.enable_grad():`"
+                    "forward (torch.autograd.grad) has to do so inside `with torch.enable_grad():`, and one that "
+                    "registers a hook of a tensor has to ask for `tensor.requires_grad` first"
                 )
             raise
         reason = error

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from petra_core.ledger import storage_of
@@ -15,6 +16,11 @@ from petra_core.stages import HeadStage, ReversibleStage, Stage
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 HOOKED = "has hooks, which are never called"
 HOOKED_REMEDY = "register them on its function, as in stage.function.register_forward_hook(...)"
+ACCUMULATED = (
+    "has a hook from register_post_accumulate_grad_hook, which the engine never calls because it accumulates gradients "
+    "itself"
+)
+ACCUMULATED_REMEDY = "use Pipeline(before_update=...), which reads mean gradients from .grad"
 
 
 def check_stages(stages: Sequence[Stage]) -> None:
@@ -24,8 +30,8 @@ def check_stages(stages: Sequence[Stage]) -> None:
         TypeError: If an element is not a stage.
         ValueError: If the last stage is not a head, a trained parameter belongs to two stages or to two parts of a
             merged stage, two parameters share memory, a norm with statistics belongs to two stages, a residual function
-            can never learn, a parameter has less than float32 precision or has hooks that would never be called, or
-            a stage has hooks.
+            can never learn, a parameter has less than float32 precision or has hooks that would never be called, a
+            stage has hooks, or a parameter or buffer has no shape yet or is sparse.
 
     """
     owners: dict[nn.Parameter | nn.Module, tuple[int, int]] = {}
@@ -44,9 +50,9 @@ def check_stages(stages: Sequence[Stage]) -> None:
                 )
             if any(getattr(part, hooks) for hooks in HOOKS):
                 raise ValueError(f"stage {index} ({type(part).__name__}) {HOOKED}: {HOOKED_REMEDY}")
+            _check_part(part, (index, position), owners)
             if isinstance(part, ReversibleStage):
                 check_residual(part.residual)
-            _check_part(part, (index, position), owners)
     if not stages:
         raise ValueError("a pipeline needs at least one stage, the head; got none")
     _check_memory(stages)
@@ -93,6 +99,17 @@ def _check_part(part: Stage, place: tuple[int, int], owners: dict[nn.Parameter |
 
     """
     index = place[0]
+    for name, tensor in (*part.named_parameters(), *part.named_buffers()):
+        if is_lazy(tensor):
+            raise ValueError(
+                f"{name} of stage {index} has no shape before the first forward of its lazy module; evaluate the "
+                f"network once before: petra_core.models.sequential(stages)(inputs)"
+            )
+        if tensor.layout is not torch.strided:
+            raise ValueError(
+                f"{name} of stage {index} has layout {tensor.layout}, but the engine keeps dense tensors only; "
+                f"register its parts, such as indices and values, and make the sparse tensor in the forward"
+            )
     for name, parameter in part.named_parameters():
         where = f"parameter {name} of stage {index}"
         if parameter.is_floating_point() and parameter.element_size() < torch.float32.itemsize:
@@ -103,10 +120,7 @@ def _check_part(part: Stage, place: tuple[int, int], owners: dict[nn.Parameter |
         if not parameter.requires_grad:
             continue  # two stages may share a frozen parameter
         if parameter._post_accumulate_grad_hooks:
-            raise ValueError(
-                f"{where} has a hook from register_post_accumulate_grad_hook, which the engine never calls because it "
-                f"accumulates gradients itself; use Pipeline(before_update=...), which reads mean gradients from .grad"
-            )
+            raise ValueError(f"{where} {ACCUMULATED}; {ACCUMULATED_REMEDY}")
         if (owner := owners.setdefault(parameter, place)) != place:
             other = f"stage {owner[0]}" if owner[0] != index else "another of the stages that it was merged from"
             raise ValueError(

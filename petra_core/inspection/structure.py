@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from petra_core.errors import Finding, StageError
-from petra_core.inspection.modules import HOOKED, HOOKED_REMEDY, HOOKS
+from petra_core.inspection.modules import ACCUMULATED, ACCUMULATED_REMEDY, HOOKED, HOOKED_REMEDY, HOOKS
 from petra_core.ledger import storage_of
 from petra_core.stages import Stage
 
@@ -25,8 +25,11 @@ class Structure:
         self._parameters = [(name, p, p.requires_grad) for name, p in stage.named_parameters()]
         registries = [registry for module in stage.modules() for registry in (module._parameters, module._modules)]
         self._members = [(registry, key, m) for registry in registries for key, m in registry.items() if m is not None]
+        self._modules = [*stage.modules()]
+        self._modes: list[bool] = []  # of the modules in the last forward
         self._counts = [(module._parameters, len(module._parameters)) for module in stage.modules()]
-        self._marks: list[tuple[int, int]] = []  # of the parameters, when `mark` was last called
+        self._marks: list[tuple[int, int, str]] = []  # of the parameters, when `mark` was last called
+        self._reads_values = False  # whether the marks include values
 
     def check(self) -> None:
         """Raise StageError if a parameter was frozen, unfrozen, replaced or added, or the stage has a hook."""
@@ -45,11 +48,23 @@ class Structure:
             if parameter.requires_grad is not trained:
                 thawed = "requires gradients, but was frozen when the pipeline was made, so it is not trained"
                 raise self._error(name, "was frozen after the pipeline was made" if trained else thawed)
+            if parameter._post_accumulate_grad_hooks:
+                raise StageError(Finding(self._index, name, ACCUMULATED, ACCUMULATED_REMEDY))
         for parameters, count in self._counts:
             if len(parameters) != count:
                 raise self._error(None, f"its parameters {[*parameters]} were {count} when the pipeline was made")
         if any(getattr(self._stage, hooks) for hooks in HOOKS):
             raise StageError(Finding(self._index, None, HOOKED, HOOKED_REMEDY))
+
+    def check_modes(self, *, in_flight: bool) -> None:
+        """Note the modes of the modules in a forward; raise StageError if the forwards in flight had other ones."""
+        modes = [module.training for module in self._modules]
+        if in_flight and self._modes not in ([], modes):
+            changed = next(m for m, one, other in zip(self._modules, self._modes, modes, strict=True) if one != other)
+            what = f"{type(changed).__name__} was put into {'training' if changed.training else 'evaluation'} mode"
+            what += ", but micro-batches in flight need its earlier mode for their backwards"
+            raise StageError(Finding(self._index, None, what, "call drain() before train() or eval()"))
+        self._modes = modes
 
     def check_replaceable(self) -> None:
         """Raise StageError if the weights of a module cannot be replaced."""
@@ -66,14 +81,21 @@ class Structure:
                     )
                 )
 
-    def mark(self) -> None:
-        """Note that the current weights are those of the engine, so that `written` finds writes of other code."""
-        self._marks = [_mark(parameter) for _, parameter, _ in self._parameters]
+    def mark(self, *, values: bool) -> None:
+        """Note that the current weights are those of the engine, so that `written` finds writes of other code.
+
+        Args:
+            values: Whether to read the values too, so that writes through `.data` are found, until the next call.
+
+        """
+        self._reads_values = values
+        self._marks = [_mark(parameter, values=values) for _, parameter, _ in self._parameters]
 
     def written(self) -> str:
         """Return the name of a parameter that has been written since the last `mark`, or an empty string."""
         marks = zip(self._parameters, self._marks, strict=False)  # there are no marks before the first
-        return next((name for (name, p, trained), mark in marks if trained and _mark(p) != mark), "")
+        values = self._reads_values
+        return next((name for (name, p, trained), mark in marks if trained and _mark(p, values=values) != mark), "")
 
     def check_unwritten(self) -> None:
         """Raise StageError if a parameter has been written since the last `mark`."""
@@ -92,6 +114,11 @@ class Structure:
         return StageError(Finding(self._index, name, what, remedy))
 
 
-def _mark(parameter: Tensor) -> tuple[int, int]:
-    """Return values of which a write in place changes the first, and an assignment to `.data` the second."""
-    return parameter._version, storage_of(parameter)
+def _mark(parameter: Tensor, *, values: bool) -> tuple[int, int, str]:
+    """Return what a write changes: in place the first, an assignment to `.data` the second, in place there the third.
+
+    The third is text, so that nan equals nan.
+    """
+    values = values and (parameter.is_floating_point() or parameter.is_complex())
+    norm = str(float(torch.linalg.vector_norm(parameter.detach()))) if values else ""
+    return parameter._version, storage_of(parameter), norm

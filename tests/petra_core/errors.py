@@ -210,6 +210,31 @@ def growing(m: Any, x: Tensor) -> Tensor:
 GROWING = computing(growing, mean=lambda: torch.zeros(4).double())
 
 
+def growing_in_a_dict(m: Any, x: Tensor) -> Tensor:
+    """Update running statistics in a dict."""
+    m.statistics["mean"].lerp_(x.detach().mean(0), 0.1)
+    return m.f(x)
+
+
+def writing_past_its_module(f: nn.Module) -> nn.Module:
+    """Return a module with a buffer, which a hook writes through a closure."""
+    mean = torch.zeros(4, dtype=torch.float64)
+
+    def track(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        mean.lerp_(output.detach().mean(0), 0.1)
+
+    f.register_buffer("mean", mean)
+    f.register_forward_hook(track)
+    return f
+
+
+def sparse() -> ReversibleStage:
+    """Return a stage with a sparse buffer."""
+    function = toys.residual(2)
+    function.register_buffer("graph", torch.eye(2).to_sparse())
+    return ReversibleStage(function)
+
+
 class WithoutRate(torch.optim.SGD):
     def __init__(self, params: list[nn.Parameter], lr: float) -> None:
         super().__init__(params, lr=lr)

@@ -1,26 +1,44 @@
 """Test errors of users in one table: each message names the object, the expected value and a remedy."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from petra_core import CheckpointError, methods
 from petra_core.methods import Method
 from petra_core.optimizers import adamw
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.test_user_modules import batches, made, network, trained
+from tests.petra_core.test_user_modules import batches, made, network, step, trained
 from tests.toys import computing
 
 X, Y = batches(1)[0]
 
 
+def hooking(m: Any, x: Tensor) -> Tensor:
+    h: Tensor = m.f(x)
+    h.register_hook(torch.neg)
+    return h
+
+
+#: Functions that need a gradient in their forward, and the advice of the note.
+NEEDS_GRADIENT: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
+    "gradient": (lambda m, x: torch.autograd.grad(m.f(x).sum(), x, create_graph=True)[0], "torch.enable_grad()"),
+    "hook of a tensor": (hooking, "tensor.requires_grad"),
+    "torch.func": (lambda m, x: torch.func.grad(lambda z: m.f(z).sum())(x), "torch.autograd.grad"),
+}
+
+
 @pytest.mark.parametrize("method", [method for method in methods.ALL if not method.keeps_graph], ids=str)
-def test_gradient_in_forward_without_grad_mode_has_a_note(method: Method) -> None:
-    """A module that differentiates in its forward fails with torch's error and a note about torch.enable_grad()."""
-    force = computing(lambda m, x: torch.autograd.grad(m.f(x).sum(), x, create_graph=True)[0])
-    with pytest.raises(RuntimeError, match="does not require grad") as caught:
-        made(network(force), method).step(X, Y)
-    assert any("torch.enable_grad()" in note for note in caught.value.__notes__)
+@pytest.mark.parametrize("kind", NEEDS_GRADIENT)
+def test_gradient_in_forward_without_grad_mode_has_a_note(kind: str, method: Method) -> None:
+    """A module that needs gradients in its forward fails with torch's error and a note."""
+    function, advice = NEEDS_GRADIENT[kind]
+    with pytest.raises(RuntimeError) as caught:
+        step(made(network(computing(function)), method), 12)
+    assert any(advice in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)

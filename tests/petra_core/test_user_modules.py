@@ -551,6 +551,15 @@ def test_message_does_not_share_memory_with_buffer() -> None:
         assert message.streams[1].untyped_storage().data_ptr() != first.mean.untyped_storage().data_ptr()
 
 
+@pytest.mark.parametrize("method", [m for m in methods.ALL if m not in REPLACING], ids=str)
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+def test_scripted_functions_train_with_current_weights(method: Method) -> None:
+    """A residual function that is itself a module of torch.jit was once refused."""
+    assert_trains_as_plain_training(
+        network(normed(torch.jit.script)), method, 2, batches(8), optimizer=sgd, plain=network(normed(plainly))
+    )
+
+
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_functions_that_seed_the_generator_train(method: Method) -> None:
     """Such a function draws, although it leaves the generator as it finds it from its second forward on."""
