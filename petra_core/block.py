@@ -13,7 +13,7 @@ always the next to be used. `petra_core.weights` selects the weights of a forwar
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,13 +196,12 @@ class Block:
                     self.weights.replace(weights),
                     torch.enable_grad(),
                     refuse_input_writes(self.stage.function, inputs),
-                    self._measuring(*inputs, *(weights or {}).values()) as measured,
+                    self._counting_graph(*inputs, *(weights or {}).values()),
                 ):
                     if isinstance(self.stage, HeadStage):
                         tape = self.stage.record_loss(inputs, target)
                     else:
                         tape = self.stage.record(inputs)
-                self._count_graph(measured)
                 outputs = tape.outputs
                 if not isinstance(self.stage, HeadStage):
                     tape.forget()
@@ -285,7 +284,7 @@ class Block:
             torch.enable_grad(),
             self.frozen.freeze(entry.before) as copies,
             replay(entry.random, self._device),
-            self._measuring(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()) as measured,
+            self._counting_graph(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()),
         ):
             if self.reconstructs:
                 assert outputs is not None  # the stage above sends its input down (`return_input`)
@@ -295,7 +294,6 @@ class Block:
                     entry.tape = self.stage.recompute(entry.kept)
                 entry.tape.outputs = ()  # already sent; the graph keeps what it needs
             entry.buffers = copies
-        self._count_graph(measured)
         return entry.tape.inputs
 
     @property
@@ -481,18 +479,18 @@ class Block:
         """Return the autocast context of a forward: that of the settings, or the caller's."""
         return mixed_precision(self._device, autocast_dtype(self._device, self._autocast))
 
-    def _measuring(self, *inputs: Tensor) -> contextlib.AbstractContextManager[SavedTensors | None]:
-        """Return a context that measures the bytes of the graph recorded inside, unless they are known."""
-        if self.graph_bytes is not None:
-            return contextlib.nullcontext()
-        function = self.stage.function
-        return SavedTensors([*inputs, *function.parameters(), *function.buffers(), *self.weights.stashed])
-
-    def _count_graph(self, measured: SavedTensors | None) -> None:
-        """Add the bytes of a graph to the ledger, after the context of `_measuring`."""
-        if measured is not None:
+    @contextlib.contextmanager
+    def _counting_graph(self, *inputs: Tensor) -> Iterator[None]:
+        """Add the bytes of the graph that is recorded in a context to the ledger. Measure them if they are unknown."""
+        if self.graph_bytes is None:
+            function = self.stage.function
+            own = (*inputs, *function.parameters(), *function.buffers(), *self.weights.stashed)
+            with SavedTensors(own) as measured:
+                yield
             self.graph_bytes = measured.bytes
-        self._ledger.add("graph", self.graph_bytes or 0)
+        else:
+            yield
+        self._ledger.add("graph", self.graph_bytes)
 
 
 def _apply_hooks(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:

@@ -6,7 +6,6 @@ are in this module. This module does not need torch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from petra_core import staleness as staleness_of
@@ -52,10 +51,8 @@ class Settings:
                 f"methods.by_name('petra')"
             )
         check_int("accumulation", self.accumulation, 1)
-        if self.seed is not None and not isinstance(self.seed, Integral):
-            raise TypeError(f"seed must be an int of at least 0, or None for torch's generators; got {self.seed!r}")
-        if self.seed is not None and self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {self.seed}")
+        if self.seed is not None:
+            check_int("seed", self.seed, 0)
         object.__setattr__(self, "delay", check_rules(self.delay, self.method))
         if self.autocast is not None:
             import torch

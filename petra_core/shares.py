@@ -14,22 +14,6 @@ def run_name(run: range) -> str:
     return f"{run.start}" if len(run) == 1 else f"{run.start}..{run.stop - 1}"
 
 
-def even_partition(stages: int, ranks: int) -> tuple[int, ...]:
-    """Return the number of stages of each rank, as equal as possible. Lower ranks get the remaining stages.
-
-    Raises:
-        ValueError: If there are fewer stages than ranks.
-
-    """
-    if not 1 <= ranks <= stages:
-        raise ValueError(
-            f"{ranks} ranks need at least {ranks} stages, got {stages}; use at most {stages} processes, or a network "
-            f"with more stages"
-        )
-    share, rest = divmod(stages, ranks)
-    return tuple(share + (rank < rest) for rank in range(ranks))
-
-
 def stage_ranges(partition: Sequence[int], stages: int) -> list[range]:
     """Return the stages of each rank.
 

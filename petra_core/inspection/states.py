@@ -99,13 +99,6 @@ def check_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any], kind: 
             f"its optimizer has groups of {[len(group['params']) for group in saved]} parameters, this one of "
             f"{[len(group['params']) for group in own]}"
         )
-    for group in saved:
-        missing, extra = optimizer.defaults.keys() - group.keys(), group.keys() - optimizer.defaults.keys() - _ADDED
-        if missing and extra:
-            raise ValueError(
-                f"its optimizer is not {type(optimizer).__name__}: it has {', '.join(sorted(extra))}, but not "
-                f"{', '.join(sorted(missing))}; create the pipeline with the optimizer of the checkpoint"
-            )
     numbers = (number for group in saved for number in group["params"])
     for number, parameter in zip(numbers, (p for group in own for p in group["params"]), strict=True):
         for name, value in state["state"].get(number, {}).items():
@@ -141,9 +134,5 @@ class UnsavedBuffers:
         return {name: buffer for name, buffer in self._stage.named_buffers() if name not in saved}
 
 
-#: Keys that schedulers and this package add to parameter groups.
-_ADDED = frozenset(
-    {"params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "lr_written"}
-)
 #: Entries of an optimizer's state that have the shape of the parameter.
 _LIKE_PARAMETER = frozenset({"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"})

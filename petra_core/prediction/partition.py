@@ -60,11 +60,6 @@ class Partition:
     work: float
 
     @property
-    def devices(self) -> int:
-        """Number of devices."""
-        return len(self.sizes)
-
-    @property
     def slowest(self) -> float:
         """Seconds of the slowest device, which is the time of a tick."""
         return max(self.seconds)
@@ -72,12 +67,7 @@ class Partition:
     @property
     def speedup(self) -> float:
         """Speedup over one device, without the time for messages between devices."""
-        return self.work / self.slowest if self.slowest else float(self.devices)
-
-    @property
-    def efficiency(self) -> float:
-        """Fraction of the devices' time in which they work, 0..1, without the time for messages between devices."""
-        return self.speedup / self.devices
+        return self.work / self.slowest if self.slowest else float(len(self.sizes))
 
     def __str__(self) -> str:
         lines = ["device  stages      time, ms   share   memory, MB"]
@@ -85,7 +75,8 @@ class Partition:
         for device, (stages, seconds, held) in enumerate(devices):
             share = seconds / self.slowest if self.slowest else 1.0
             lines.append(f"{device:>6}  {run_name(stages):<10} {1e3 * seconds:>9.3f} {share:>6.0%} {held / 1e6:>12.1f}")
-        return "\n".join([*lines, f"expected: {self.speedup:.2f} times one device, efficiency {self.efficiency:.0%}"])
+        efficiency = self.speedup / len(self.sizes)
+        return "\n".join([*lines, f"expected: {self.speedup:.2f} times one device, efficiency {efficiency:.0%}"])
 
 
 def assess(seconds: Sequence[float], sizes: Sequence[int], *, held: Sequence[int] | None = None) -> Partition:

@@ -175,3 +175,19 @@ def title(timing: str, stages: tuple[int, ...] = ()) -> str:
 
 def _written(stages: tuple[int, ...]) -> str:
     return ",".join(map(str, stages)) or "none"
+
+
+def even_partition(stages: int, ranks: int) -> tuple[int, ...]:
+    """Return the number of stages of each rank, as equal as possible. Lower ranks get the remaining stages.
+
+    Raises:
+        ValueError: If there are fewer stages than ranks.
+
+    """
+    if not 1 <= ranks <= stages:
+        raise ValueError(
+            f"{ranks} ranks need at least {ranks} stages, got {stages}; use at most {stages} processes, or a network "
+            f"with more stages"
+        )
+    share, rest = divmod(stages, ranks)
+    return tuple(share + (rank < rest) for rank in range(ranks))

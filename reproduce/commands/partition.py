@@ -115,7 +115,7 @@ def partition(settings: dict[str, Any], options: PartitionOptions) -> None:
 
 def _options_of(plan: Partition, threads: int) -> str:
     chosen = f" --threads {threads}" if threads != TrainOptions.threads else ""
-    return f"--processes {plan.devices} --partition {format_partition(plan.sizes)}{chosen}"
+    return f"--processes {len(plan.sizes)} --partition {format_partition(plan.sizes)}{chosen}"
 
 
 def staleness_lines(measured: TimedNetwork, plan: Partition, link: Link) -> Iterator[str]:
@@ -123,7 +123,7 @@ def staleness_lines(measured: TimedNetwork, plan: Partition, link: Link) -> Iter
     costs, accumulation = measured.merge(plan.sizes), measured.accumulation
     vector = full_speed.smallest_staleness(costs, link, accumulation)
     seconds = full_speed.period(costs, vector, link, accumulation)
-    stages, devices = len(measured.costs), plan.devices
+    stages, devices = len(measured.costs), len(plan.sizes)
     sizes = format_partition(plan.sizes)
     yield (
         f"full speed over such links, {1e3 * seconds:.3f} ms per micro-batch, with {devices} stages of {sizes} blocks "
@@ -163,7 +163,7 @@ def plan_lines(name: str, measured: TimedNetwork, plan: Partition, link: Link) -
     pace = timeline.seconds_per_micro_batch(skip=filling, drop=filling)
     yield (
         f"simulated: {1e3 * pace:.3f} ms per micro-batch, {plan.work / pace:.2f} times one device, "
-        f"efficiency {plan.work / pace / plan.devices:.0%}"
+        f"efficiency {plan.work / pace / len(plan.sizes):.0%}"
     )
     for device, peak in enumerate(find_peaks(timeline, measured.footprints, measured.method)):
         share = timeline.idle(device) / timeline.seconds

@@ -3,9 +3,10 @@
 import re
 
 from petra_core import methods
-from petra_core.shares import even_partition, stage_ranges
+from petra_core.shares import stage_ranges
 from reproduce.cells import networks
 from reproduce.cells.kinds import CellError, TrainedCell
+from reproduce.cells.timing import even_partition
 
 
 def parse_partition(cell: TrainedCell, partition: str, processes: int) -> tuple[int, ...]:

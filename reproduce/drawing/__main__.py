@@ -7,8 +7,9 @@ from pathlib import Path
 from petra_core import methods
 from petra_core.files import replacing
 from petra_core.methods import Method
-from petra_core.shares import even_partition, run_name, runs
+from petra_core.shares import run_name, runs
 from petra_core.staleness import lockstep, one_f_one_b, per_device
+from reproduce.cells.timing import even_partition
 from reproduce.drawing.execution import execute, lay_out
 from reproduce.drawing.gantt import stack, to_svg
 

@@ -19,10 +19,11 @@ from petra_core.methods import Method
 from petra_core.prediction.footprint import Footprint, predict_stages
 from petra_core.prediction.partition import Cost, Partition, assess, find_partition
 from petra_core.settings import Settings
-from petra_core.shares import even_partition, runs
+from petra_core.shares import runs
 from petra_core.staleness import lockstep
 from reproduce.cells import catalogue, networks
 from reproduce.cells.kinds import CellError, MemoryCell, ShapedCell, StageCostCell, TrainedCell
+from reproduce.cells.timing import even_partition
 from reproduce.drawing.timeline import Timeline
 from reproduce.modelling.full_speed import period
 from reproduce.modelling.simulation import Link, make_schedule, merge_costs, simulate

@@ -44,7 +44,7 @@ from petra_core.messages import Channel
 from petra_core.methods import Inputs, Method, Weights
 from petra_core.optimizers import adamw, nadam, sgd
 from petra_core.prediction.partition import Cost, assess, find_partition
-from petra_core.shares import even_partition, stage_ranges
+from petra_core.shares import stage_ranges
 from petra_core.staleness import one_f_one_b, per_device
 from petra_core.tape import as_streams
 from petra_core.update_rule import UpdateRule

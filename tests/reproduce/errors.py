@@ -36,6 +36,7 @@ from petra_core.prediction.partition import Cost
 from reproduce.cells import catalogue, own
 from reproduce.cells.kinds import Cell, CellError, from_dict
 from reproduce.cells.rates import LearningRateSchedule, learning_rate
+from reproduce.cells.timing import even_partition
 from reproduce.commands.cli import main
 from reproduce.commands.train import cell_by_hand
 from reproduce.data import cifar, imagenet32, manifest
