@@ -1,5 +1,6 @@
 """Test the command line: complete help, errors with suggestions, and a run that a user can follow and stop."""
 
+import contextlib
 import dataclasses
 import errno
 import io
@@ -27,8 +28,7 @@ from reproduce.records.record import Record, Status
 from reproduce.running import runner
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.progress import EventFiles, GridBar, TrainingBar
-from tests.conftest import ROOT
-from tests.processes import PATIENCE, call, wait_for
+from tests.processes import Command, call, reproduce, wait_for
 from tests.reproduce.measures.test_training import SMALL
 
 QUICK = [
@@ -204,15 +204,11 @@ def test_several_processes_advise_fewer_stages():
 @pytest.mark.slow
 def test_sigint_saves_mid_epoch_and_exits_130(tmp_path):
     """SIGINT in the middle of an epoch saves a checkpoint and exits with 130."""
-    arguments = [sys.executable, "-m", "reproduce", "train", *QUICK, "--epochs", "500", "--output", str(tmp_path)]
-    process = subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    try:
+    arguments = ("train", *QUICK, "--epochs", "500", "--output", str(tmp_path))
+    with contextlib.closing(Command(reproduce, *arguments)) as process:
         wait_for(lambda: (tmp_path / "metrics.jsonl").exists())
         process.send_signal(signal.SIGINT)
-        _, output = process.communicate(timeout=PATIENCE)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        output = process.stderr()
     assert process.returncode == 130
     assert "saved, and the same command resumes from there" in output
     assert "Traceback" not in output
