@@ -6,7 +6,7 @@
 Inductor decides which operations it fuses from shapes and from a few properties of the device. So the engine takes its
 steps on fake tensors, which have shapes but no content, and Inductor generates its code for fake tensors "on cuda". The
 stand-ins below answer its questions about the device. They replace functions of torch for the rest of the process, so
-run this module as a program. It cannot measure times, and it cannot check the results of kernels.
+use this module in a process of its own. It cannot measure times, and it cannot check the results of kernels.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -260,24 +261,12 @@ def tick(
         return [function for _, function in next(iter(ticks._calls.values()))]
 
 
-def main() -> None:
-    """Count the launches of RevNet-18 in the paper's setting, and print them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precision", choices=("float32", "bf16"), default="bf16")
-    parser.add_argument("--depth", type=int, default=18, choices=(18, 34, 50), help="depth of the RevNet (default 18)")
-    parser.add_argument(
-        "--timing", nargs="+", choices=tuple(TIMINGS), default=["lockstep"], help="timings (default lockstep)"
-    )
-    options = parser.parse_args()
+def count(
+    network: Callable[[], list[Any]], timings: Sequence[str], autocast: torch.dtype | None
+) -> dict[str, dict[str, dict[str, int]]]:
+    """Count the launches of a network with 64 images of the size of CIFAR-10, by timing and branch."""
     functions = {
-        timing: tick(
-            lambda: models.revnet(options.depth, num_classes=10, width=64),
-            batch=64,
-            size=32,
-            autocast=torch.bfloat16 if options.precision == "bf16" else None,
-            staleness=TIMINGS[timing],
-        )
-        for timing in options.timing
+        timing: tick(network, batch=64, size=32, autocast=autocast, staleness=TIMINGS[timing]) for timing in timings
     }
     stand_in_for_a_gpu()
     same: dict[Hashable, Launches] = {}
@@ -285,11 +274,24 @@ def main() -> None:
         key = key_of(function)
         if key not in same:
             same[key] = launches(function)
-    counted = {
+    return {
         timing: {str(function.branch): same[key_of(function)]._asdict() for function in of_timing}
         for timing, of_timing in functions.items()
     }
-    print(json.dumps(counted, indent=1))
+
+
+def main() -> None:
+    """Count the launches of a RevNet in the paper's setting, and print them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precision", choices=("float32", "bf16"), default="bf16")
+    parser.add_argument("--depth", type=int, default=18, choices=(18, 34, 50), help="depth of the RevNet (default 18)")
+    parser.add_argument(
+        "--timing", nargs="+", choices=tuple(TIMINGS), default=["lockstep"], help="timings (default lockstep)"
+    )
+    options = parser.parse_args()
+    network = partial(models.revnet, options.depth, num_classes=10, width=64)
+    autocast = torch.bfloat16 if options.precision == "bf16" else None
+    print(json.dumps(count(network, options.timing, autocast), indent=1))
 
 
 if __name__ == "__main__":
