@@ -13,15 +13,6 @@ from petra_core.ledger import storage_of
 from petra_core.optimizers import required_arguments
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-HOOKED = "has hooks, which are never called"
-HOOKED_REMEDY = "register them on its function, as in stage.function.register_forward_hook(...)"
-ACCUMULATED = (
-    "has a hook from register_post_accumulate_grad_hook, which the engine never calls because it accumulates gradients "
-    "itself"
-)
-ACCUMULATED_REMEDY = "use Pipeline(before_update=...), which reads mean gradients from .grad"
-
 
 def check_stages(stages: Sequence[Stage]) -> None:
     """Check that the stages form a pipeline.
@@ -30,8 +21,8 @@ def check_stages(stages: Sequence[Stage]) -> None:
         TypeError: If an element is not a stage.
         ValueError: If the last stage is not a head, a trained parameter belongs to two stages or to two parts of a
             merged stage, two parameters share memory, a norm with statistics belongs to two stages, a residual function
-            can never learn, a parameter has less than float32 precision or has hooks that would never be called, a
-            stage has hooks, or a parameter or buffer has no shape yet or is sparse.
+            can never learn, a parameter has less than float32 precision, or a parameter or buffer has no shape yet or
+            is sparse.
 
     """
     owners: dict[nn.Parameter | nn.Module, tuple[int, int]] = {}
@@ -48,8 +39,6 @@ def check_stages(stages: Sequence[Stage]) -> None:
                     f"stage {index} ({type(part).__name__}) of {len(stages)}: the last stage must be a HeadStage, "
                     f"and only the last"
                 )
-            if any(getattr(part, hooks) for hooks in HOOKS):
-                raise ValueError(f"stage {index} ({type(part).__name__}) {HOOKED}: {HOOKED_REMEDY}")
             _check_part(part, (index, position), owners)
             if isinstance(part, ReversibleStage):
                 check_residual(part.residual)
@@ -119,8 +108,6 @@ def _check_part(part: Stage, place: tuple[int, int], owners: dict[nn.Parameter |
             )
         if not parameter.requires_grad:
             continue  # two stages may share a frozen parameter
-        if parameter._post_accumulate_grad_hooks:
-            raise ValueError(f"{where} {ACCUMULATED}; {ACCUMULATED_REMEDY}")
         if (owner := owners.setdefault(parameter, place)) != place:
             other = f"stage {owner[0]}" if owner[0] != index else "another of the stages that it was merged from"
             raise ValueError(

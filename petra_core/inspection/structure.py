@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from petra_core.errors import Finding, StageError
-from petra_core.inspection.modules import ACCUMULATED, ACCUMULATED_REMEDY, HOOKED, HOOKED_REMEDY, HOOKS
 from petra_core.ledger import storage_of
 from petra_core.stages import Stage
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Structure:
@@ -17,6 +18,9 @@ class Structure:
     Args:
         stage: The block.
         index: Number of the stage that the block belongs to.
+
+    Raises:
+        StageError: If the block or one of its parameters has hooks that the engine never calls.
 
     """
 
@@ -30,6 +34,7 @@ class Structure:
         self._counts = [(module._parameters, len(module._parameters)) for module in stage.modules()]
         self._marks: list[tuple[int, int, str]] = []  # of the parameters, when `mark` was last called
         self._reads_values = False  # whether the marks include values
+        self.check()
 
     def check(self) -> None:
         """Raise StageError if a parameter was frozen, unfrozen, replaced or added, or the stage has a hook."""
@@ -49,12 +54,16 @@ class Structure:
                 thawed = "requires gradients, but was frozen when the pipeline was made, so it is not trained"
                 raise self._error(name, "was frozen after the pipeline was made" if trained else thawed)
             if parameter._post_accumulate_grad_hooks:
-                raise StageError(Finding(self._index, name, ACCUMULATED, ACCUMULATED_REMEDY))
+                what = "has a hook from register_post_accumulate_grad_hook, which the engine never calls because it "
+                what += "accumulates gradients itself"
+                remedy = "use Pipeline(before_update=...), which reads mean gradients from .grad"
+                raise StageError(Finding(self._index, name, what, remedy))
         for parameters, count in self._counts:
             if len(parameters) != count:
                 raise self._error(None, f"its parameters {[*parameters]} were {count} when the pipeline was made")
         if any(getattr(self._stage, hooks) for hooks in HOOKS):
-            raise StageError(Finding(self._index, None, HOOKED, HOOKED_REMEDY))
+            remedy = "register them on its function, as in stage.function.register_forward_hook(...)"
+            raise StageError(Finding(self._index, None, "has hooks, which are never called", remedy))
 
     def check_modes(self, *, in_flight: bool) -> None:
         """Note the modes of the modules in a forward; raise StageError if the forwards in flight had other ones."""
