@@ -51,7 +51,7 @@ __all__ = [
     "optimizers",
 ]
 
-#: The public names that need torch, with the module that defines each, or that each is.
+#: The public names that need torch and are not modules, with the module that defines each.
 _LATER = {
     "BufferedStage": "stages:BufferedStage",
     "Clip": "clipping:Clip",
@@ -60,17 +60,15 @@ _LATER = {
     "ReversibleStage": "stages:ReversibleStage",
     "Stage": "stages:Stage",
     "check": "inspection.preflight:check",
-    "checkpoint": "checkpoint",
     "merge": "stages:merge",
-    "models": "models",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name that needs torch on first access."""
-    if name not in _LATER:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return pkgutil.resolve_name(f"{__name__}.{_LATER[name]}")
+    return pkgutil.resolve_name(f"{__name__}.{_LATER.get(name, name)}")
 
 
 def __dir__() -> list[str]:

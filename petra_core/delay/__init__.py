@@ -27,17 +27,7 @@ itself. NAdam with a large momentum (asynchronous Nesterov, arXiv 2505.01099) is
 This package does not import torch before a rule is bound to an optimizer.
 """
 
-from petra_core.delay.corrections import CORRECTIONS, Average, Compensation, Correction, GapAware, Rate, Spike
+from petra_core.delay.corrections import CORRECTIONS, Average, Compensation, GapAware, Rate, Spike
 from petra_core.delay.prediction import PREDICTIONS, PredictedWeights
 
-__all__ = [
-    "CORRECTIONS",
-    "PREDICTIONS",
-    "Average",
-    "Compensation",
-    "Correction",
-    "GapAware",
-    "PredictedWeights",
-    "Rate",
-    "Spike",
-]
+__all__ = ["CORRECTIONS", "PREDICTIONS", "Average", "Compensation", "GapAware", "PredictedWeights", "Rate", "Spike"]

@@ -150,14 +150,8 @@ def _imitate_block(mode: FakeTensorMode, block: Stage, device: torch.device) -> 
     return copy.deepcopy(block, {id(tensor): _imitate(mode, tensor, device) for tensor in tensors})
 
 
-ATEN = torch.ops.aten
-NORMALIZATIONS = {
-    ATEN.native_layer_norm.default,
-    ATEN.native_group_norm.default,
-    ATEN.native_batch_norm.default,
-    ATEN._native_batch_norm_legit.default,
-    ATEN._native_batch_norm_legit.no_stats,
-}
+#: Names of operations whose results, except for the first, are statistics.
+NORMALIZATIONS = ("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit")
 
 
 class _MixedStatistics(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's has no types
@@ -170,7 +164,7 @@ class _MixedStatistics(TorchDispatchMode):  # type: ignore[no-untyped-call]  # P
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         mixed = any(isinstance(weight, Tensor) and weight.dtype is torch.float32 for weight in args[1:])
-        if func in NORMALIZATIONS and mixed and args[0].device.type == "cpu":
+        if func.overloadpacket.__name__ in NORMALIZATIONS and mixed and args[0].device.type == "cpu":
             return (result[0], *(statistics.float() for statistics in result[1:]))
         return result
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, check, delay, merge, methods, models
-from petra_core.delay import CORRECTIONS, Correction, PredictedWeights
+from petra_core.delay import CORRECTIONS, PredictedWeights
+from petra_core.delay.corrections import Correction
 from petra_core.methods import Method
 from petra_core.optimizers import sgd
 from petra_core.update_rule import StageRules, UpdateRule, check_rules, describe

@@ -25,7 +25,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, delay, merge, methods, models
-from petra_core.delay import CORRECTIONS, Correction, PredictedWeights
+from petra_core.delay import CORRECTIONS, PredictedWeights
+from petra_core.delay.corrections import Correction
 from petra_core.messages import Channel, Message
 from petra_core.methods import Method
 from petra_core.optimizers import sgd

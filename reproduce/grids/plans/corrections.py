@@ -11,6 +11,7 @@ from importlib import resources
 from typing import Any
 
 from petra_core import delay, methods
+from petra_core.delay.corrections import Correction
 from petra_core.methods import Method
 from reproduce.cells import rates
 from reproduce.cells.kinds import Cell, ReconstructionCell, TrainingCell
@@ -44,7 +45,7 @@ class Mitigation:
         return not (self.changes.get("correction") == delay.Average.name and method.stashes_weights)
 
 
-def _settings_of(correction: type[delay.Correction]) -> dict[str, Any]:
+def _settings_of(correction: type[Correction]) -> dict[str, Any]:
     """Return the settings of a correction. The constant of `rate` depends on the epochs."""
     return {"correction": correction.name, "correction_value": correction.default}
 
