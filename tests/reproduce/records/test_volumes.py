@@ -343,12 +343,14 @@ def kept(root):
 )
 def test_fault_at_any_operation_loses_and_duplicates_nothing(tmp_path, prepare, act, states, fault):
     """After a kill or a full disk at any file operation, all records are valid, and repeating completes the work."""
-    prepare(tmp_path / "undisturbed")
-    act(tmp_path / "undisturbed")
-    expected = kept(tmp_path / "undisturbed")
+    prepared, undisturbed = tmp_path / "prepared", tmp_path / "undisturbed"
+    prepare(prepared)
+    shutil.copytree(prepared, undisturbed)
+    act(undisturbed)
+    expected = kept(undisturbed)
     for number in itertools.count():
         root = tmp_path / str(number)
-        prepare(root)
+        shutil.copytree(prepared, root)
         other = Record.for_cell(OTHER, root).read().content
         early = faults.ends_early(number, fault, lambda root=root: act(root))
         let_time_pass(root)
