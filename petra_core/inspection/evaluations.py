@@ -12,7 +12,8 @@ and backwards:
     a second evaluation                  must give the same output and draw the same random numbers, also if an
                                          attribute that counts evaluations is far ahead; only for blocks that the
                                          engine evaluates again
-    tensors in attributes                must not grow with every evaluation; only for these blocks
+    tensors in attributes, lists, dicts  must not grow with every evaluation; only for these blocks
+    its buffers                          must be written as attributes of their modules; only for these blocks
     the evaluation for its backward      must give the same output as the forward, if both have the same weights
 
 Two outputs are equal if their largest difference, relative to the largest magnitude, is at most
@@ -32,6 +33,9 @@ The inspection does not detect:
 - a number or a NumPy array that one stage computes from a micro-batch and another stage reads, with a pipelined method
   that keeps graphs, since nothing is evaluated again;
 - reads of another block's tensors in a module that is compiled by torch.compile;
+- a tensor that is computed from weights in one evaluation and read in later ones, such as a cache of folded weights:
+  the forward makes it without a graph, so these weights get no gradient by it (`petra_core.check` finds this);
+- a buffer that a module writes through `.data` and that its graph saves, with a pipelined method that keeps graphs;
 - violations that begin after the first micro-batches.
 """
 

@@ -66,7 +66,15 @@ class Structure:
             raise StageError(Finding(self._index, None, "has hooks, which are never called", remedy))
 
     def check_modes(self, *, in_flight: bool) -> None:
-        """Note the modes of the modules in a forward; raise StageError if the forwards in flight had other ones."""
+        """Note the modes of the modules in a forward.
+
+        Args:
+            in_flight: Whether micro-batches are in flight. Their forwards must have had the same modes.
+
+        Raises:
+            StageError: If a module has another mode than in the forwards in flight.
+
+        """
         modes = [module.training for module in self._modules]
         if in_flight and self._modes not in ([], modes):
             changed = next(m for m, one, other in zip(self._modules, self._modes, modes, strict=True) if one != other)
