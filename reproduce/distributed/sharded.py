@@ -191,10 +191,10 @@ def _together(gather: Gather) -> Iterator[None]:
     except Exception as failure:  # such as a part that cannot be pickled
         error = CheckpointError(f"a part of the checkpoint could not be encoded: {failure!r}")
         error.__cause__ = failure
-    told: Sequence[Any] | None = None if error is None else (str(error),)
+    problem: Sequence[Any] | None = None if error is None else (str(error),)
     if isinstance(error, OSError):
-        told = error.errno, error.strerror, error.filename and str(error.filename)
-    for rank, arguments in enumerate(gather(told)):
+        problem = error.errno, error.strerror, error.filename and str(error.filename)
+    for rank, arguments in enumerate(gather(problem)):
         if arguments is not None:
             error = error or (OSError if len(arguments) > 1 else CheckpointError)(*arguments)
             error.add_note(f"on rank {rank}")
