@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import struct
@@ -52,8 +53,8 @@ def whole(tmp_path_factory):
     return root
 
 
-def grid(cells, root, jobs):
-    """Run the grid in this process, as a command does. Its workers are forked from it."""
+def fork_workers():
+    """Fork the workers of a grid from this process."""
 
     def as_a_started_program() -> None:  # without the handlers of its parent, but with its ignored signals
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -62,6 +63,11 @@ def grid(cells, root, jobs):
 
     os.register_at_fork(after_in_child=as_a_started_program)
     runner.multiprocessing = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
+
+
+def grid(cells, root, jobs):
+    """Run the grid in this process, as a command does. Its workers are forked from it."""
+    fork_workers()
     sys.exit(run_grid(cells, settings(root, jobs=jobs)).exit_code)
 
 
@@ -218,18 +224,28 @@ def test_cell_held_by_another_process_is_waited_for(tmp_path, whole):
     assert records(tmp_path) == records(whole)
 
 
+def pickle_outcome(cells, root, file):
+    """Run the grid and write its outcome to a file."""
+    fork_workers()
+    file.write_bytes(pickle.dumps(run_grid(cells, settings(root))))
+
+
 def test_damaged_record_is_kept_and_others_are_run(tmp_path, whole):
     """A damaged record is a problem and does not change, and the other cells are run."""
-    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    file = in_folder(Record.for_cell(CELLS[1], tmp_path)).path / "result.json"
+    root = tmp_path / "records"
+    shutil.copytree(whole, root)
+    file = in_folder(Record.for_cell(CELLS[1], root)).path / "result.json"
     file.write_text("{")
-    volumes.remove(CELLS[2], tmp_path)
-    result = run_grid(CELLS, settings(tmp_path))
-    assert result.exit_code == 1
-    assert list(result.problems) == [CELLS[1]]
-    assert f"{file}: is damaged" in result.problems[CELLS[1]]
+    volumes.remove(CELLS[2], root)
+    with contextlib.closing(Command(pickle_outcome, CELLS, root, tmp_path / "outcome")) as process:
+        output = process.stderr()
+        assert process.returncode == 0, output
+    outcome = pickle.loads((tmp_path / "outcome").read_bytes())
+    assert outcome.exit_code == 1
+    assert list(outcome.problems) == [CELLS[1]]
+    assert f"{file}: is damaged" in outcome.problems[CELLS[1]]
     assert file.read_text() == "{"
-    assert Record.for_cell(CELLS[2], tmp_path).state().status is Status.DONE
+    assert Record.for_cell(CELLS[2], root).state().status is Status.DONE
 
 
 def listener_of(outcome, notices, finished=None):
