@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import pickle
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -207,12 +208,13 @@ def test_source_inside_target_is_not_changed(tmp_path):
 @pytest.mark.parametrize(("fault", "before"), [("kill", False), ("kill", True), ("full disk", True)])
 def test_fault_at_any_operation_can_be_repeated(fault, before, source, tmp_path, root):
     """After a kill or a full disk at any file operation, repeating gives the undisturbed result and no other files."""
-    expected, _ = prepare(CIFAR10, source, tmp_path / "undisturbed", WHY, bar)
+    undisturbed = tmp_path / "undisturbed"
+    expected, _ = prepare(CIFAR10, source, undisturbed, WHY, bar)
     options = Options(reason="a test", replace=before)
     for number in itertools.count():
         folder = root / str(number)
         if before:
-            prepare(CIFAR10, source, folder, WHY, bar)
+            shutil.copytree(undisturbed, folder)
         early = faults.ends_early(number, fault, lambda folder=folder: prepare(CIFAR10, source, folder, options, bar))
         assert fault == "kill" or left(folder) <= {"cifar10"}, "a full disk leaves no partial files"
         made, now = prepare(CIFAR10, source, folder, WHY, bar)
