@@ -6,7 +6,7 @@
 Inductor decides which operations it fuses from shapes and from a few properties of the device. So the engine takes its
 steps on fake tensors, which have shapes but no content, and Inductor generates its code for fake tensors "on cuda". The
 stand-ins below answer its questions about the device. They replace functions of torch for the rest of the process, so
-use this module in a process of its own. It cannot measure times, and it cannot check the results of kernels.
+use this module in a separate process. It cannot measure times, and it cannot check the results of kernels.
 """
 
 import argparse
