@@ -3,16 +3,18 @@
 import functools
 import itertools
 import os
+import pickle
 import random
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch import Tensor
 
 from petra_core import HeadStage, Pipeline, merge, methods
 from petra_core.distributed import ProcessChannel
@@ -82,40 +84,52 @@ def make(
     return Pipeline(blocks, method, accumulation=k, optimizer=toys.sgd, seed=7, channel=channel, staleness=staleness)
 
 
+Setting = tuple[Method, int, tuple[int, ...] | None]  # method, k and staleness
+
+
+class Outcome(NamedTuple):
+    """What one process computes: with micro-batches in flight, and then in two trainings that are drained."""
+
+    losses: list[float]
+    evaluated: Tensor
+    state: dict[str, Any]
+    held: list[dict[str, int]]  # bytes by kind, for each stage
+    drained: list[list[float]]  # losses
+
+
+def train_all(pipeline: Pipeline, stages: int) -> Outcome:
+    losses = toys.train(pipeline, toys.batches(3 * stages + 2), drain=False)
+    evaluated = pipeline.evaluate(toys.batches(1, size=3, seed=5)[0][0])
+    state, held = pipeline.state_dict(), [dict(stage.now) for stage in pipeline.memory().stages]
+    rest = (toys.batches(stages, seed=3), toys.batches(stages, size=3, seed=4))
+    return Outcome(losses, evaluated, state, held, [toys.train(pipeline, batches) for batches in rest])
+
+
 def compare(
     rank: int,
     stages: int,
     partition: tuple[int, ...],
     make_channel: Callable[[tuple[int, ...]], ProcessChannel],
-    which: tuple[Method, ...],
-    ks: tuple[int, ...],
-    vectors: tuple[tuple[int, ...] | None, ...],
+    alone: bytes,
 ) -> None:
-    data = toys.batches(3 * stages + 2)
-    test = toys.batches(1, size=3, seed=5)[0][0]
-    for method in which:
-        for k, staleness in itertools.product(ks, vectors):
-            alone = make(stages, method, k, staleness=staleness)
-            channel = make_channel(partition)
-            shared = make(stages, method, k, channel, staleness)
-            last = rank == len(partition) - 1
-            expected, losses = toys.train(alone, data, drain=False), toys.train(shared, data, drain=False)
-            assert losses == (expected if last else [])
-            assert_bitwise_equal(shared.evaluate(test), alone.evaluate(test))
-            whole, state = alone.state_dict(), shared.state_dict()
-            own_states = state.pop("workers")
-            whole_states = whole.pop("workers")
-            assert_bitwise_equal(state, whole)
-            for index in range(stages):
-                if index in channel.stages:
-                    assert_bitwise_equal(own_states[index], whole_states[index])
-                    assert shared.memory().stages[index - channel.stages.start].now == alone.memory().stages[index].now
-                else:
-                    assert own_states[index] is None
-            for rest in (toys.batches(stages, seed=3), toys.batches(stages, size=3, seed=4)):  # drained in between
-                expected, losses = toys.train(alone, rest), toys.train(shared, rest)
-                assert losses == (expected if last else [])
-            channel.close()
+    """Compare with the pickled outcomes of one process, by setting."""
+    outcomes: dict[Setting, Outcome] = pickle.loads(alone)
+    last = rank == len(partition) - 1
+    for (method, k, staleness), expected in outcomes.items():
+        channel = make_channel(partition)
+        ours = train_all(make(stages, method, k, channel, staleness), stages)
+        assert ours.losses == (expected.losses if last else [])
+        assert_bitwise_equal(ours.evaluated, expected.evaluated)
+        own_states, whole_states = ours.state.pop("workers"), expected.state.pop("workers")
+        assert_bitwise_equal(ours.state, expected.state)
+        for index in range(stages):
+            if index in channel.stages:
+                assert_bitwise_equal(own_states[index], whole_states[index])
+                assert ours.held[index - channel.stages.start] == expected.held[index]
+            else:
+                assert own_states[index] is None
+        assert ours.drained == (expected.drained if last else [[], []])
+        channel.close()
 
 
 def resume_elsewhere(rank: int, data: list[Any], state: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -168,7 +182,12 @@ def test_bitwise_equal_to_one_process(
     vectors: tuple[tuple[int, ...] | None, ...],
 ) -> None:
     """Several processes have bitwise the losses, states and evaluations of one, however slow the messages are."""
-    in_processes(len(partition), compare, stages, partition, channel, which, ks, vectors)
+    outcomes: dict[Setting, Outcome] = {
+        (method, k, staleness): train_all(make(stages, method, k, staleness=staleness), stages)
+        for method, k, staleness in itertools.product(which, ks, vectors)
+    }
+    # Pickled here, because torch would share the memory of each tensor between the processes.
+    in_processes(len(partition), compare, stages, partition, channel, pickle.dumps(outcomes))
 
 
 def sliced() -> list[Stage]:
