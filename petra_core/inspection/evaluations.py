@@ -75,7 +75,7 @@ RECONSTRUCTED_ROUGHLY = 0.3  # in mixed precision
 FAR = 10**6  # number of evaluations by which a counter is advanced
 
 _PLAIN = (int, float, complex, bool, str, type(None))
-_CONTAINERS = (Tensor, list, tuple, dict)
+_CONTAINERS = (Tensor, list, dict)  # tuples are workspaces, rather than statistics that grow
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 PURE = (
