@@ -88,7 +88,7 @@ Setting = tuple[Method, int, tuple[int, ...] | None]  # method, k and staleness
 
 
 class Outcome(NamedTuple):
-    """What one process computes: with micro-batches in flight, and then in two trainings that are drained."""
+    """Results of one process: with micro-batches in flight, and then of two trainings that are drained."""
 
     losses: list[float]
     evaluated: Tensor

@@ -129,7 +129,7 @@ def test_silent_worker_ends_the_run_with_remedy(
 ) -> None:
     """A worker that died or sends nothing raises a DataError that states the remedy."""
     monkeypatch.setattr(torchvision_loader, "PATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)  # seconds that torch waits for its end
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)  # torch waits 5 s for its end
     monkeypatch.setattr(torchvision_loader._Images, "__getitem__", what)
     started = time.monotonic()
     with pytest.raises(DataError, match=r"died, or sent nothing for 1 s .*fewer --data-workers"):
