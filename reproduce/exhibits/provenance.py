@@ -189,7 +189,7 @@ def _findings(results: Results) -> Iterator[Finding]:
         )
     if lost:
         commits = sorted({str(code["commit"]) for run in lost for code in run.codes if str(code.get("commit")) in LOST})
-        names = "; ".join(f"{commit[:10]}{f' ({LOST[commit]})' * bool(LOST[commit])}" for commit in commits)
+        names = "; ".join(f"{commit[:10]} ({LOST[commit]})" for commit in commits)
         amounts = f"{count(len(lost), 'run')} {'names' if len(lost) == 1 else 'name'} {count(len(commits), 'commit')}"
         cells = some([run.cell.name for run in lost], 40)
         yield Finding(text_of("provenance", "lost", amounts=amounts, names=names, cells=cells), Role.ALERT)
