@@ -5,6 +5,7 @@ import sys
 import threading
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +14,13 @@ import torch
 from reproduce.data.beton import Beton, JpegFiles, RawImages, write_beton
 from reproduce.data.crops import centre_crops, choose_mirrored, random_resized_crops
 from reproduce.data.errors import DataError
-from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader
+from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader, Source
 from reproduce.data.sample_hash import AUGMENTATION, sample_hashes
 from tests.conftest import ROOT
 from tests.fake_data import assert_crops, assert_same_batches, image_folder
 
 if find_spec("ffcv") is None:
     pytest.skip("FFCV is not installed", allow_module_level=True)
-
-from reproduce.data import ffcv_library
-from reproduce.data.ffcv_loader import FfcvFile
 
 SAMPLES, SIZE, CLASSES = 50, 12, 10
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
@@ -33,6 +31,13 @@ LARGE = BatchFormat(num_classes=CLASSES, image_size=64, mean=(0.0,) * 3, deviati
 def pixels_and_labels() -> RawImages:
     pixels = np.random.default_rng(0).integers(256, size=(SAMPLES, 3, SIZE, SIZE), dtype=np.uint8)
     return RawImages(pixels, np.arange(SAMPLES) % CLASSES)
+
+
+def ffcv_file(path: Path, *arguments: Any, **options: Any) -> Source:
+    """Import late, since Numba takes seconds at it, also in processes that only collect the tests."""
+    from reproduce.data.ffcv_loader import FfcvFile
+
+    return FfcvFile(path, *arguments, **options)
 
 
 def in_memory(augment: bool) -> InMemory:
@@ -63,15 +68,15 @@ def jpeg_file(tmp_path_factory: pytest.TempPathFactory, jpegs: JpegFiles) -> Pat
 
 
 def raw_loader(path: Path, batch_size: int = 8, augment: bool = True, seed: int = 0, workers: int = 1) -> Loader:
-    return Loader(FfcvFile(path, SMALL, augment=augment, workers=workers), batch_size, seed=seed)
+    return Loader(ffcv_file(path, SMALL, augment=augment, workers=workers), batch_size, seed=seed)
 
 
 def jpeg_loader(path: Path, batch_size: int = 5, seed: int = 0, workers: int = 1) -> Loader:
-    return Loader(FfcvFile(path, LARGE, augment=True, workers=workers), batch_size, seed=seed)
+    return Loader(ffcv_file(path, LARGE, augment=True, workers=workers), batch_size, seed=seed)
 
 
 def evaluation(path: Path, batch_size: int, batch_format: BatchFormat = LARGE) -> Evaluation:
-    return Evaluation(FfcvFile(path, batch_format, augment=False), batch_size)
+    return Evaluation(ffcv_file(path, batch_format, augment=False), batch_size)
 
 
 def ffcv_threads() -> list[threading.Thread]:
@@ -109,7 +114,7 @@ def test_jpeg_batches_do_not_depend_on_workers_and_start(jpeg_file: Path) -> Non
 @pytest.mark.parametrize("augment", [True, False])
 def test_jpeg_crops_follow_the_sample_hash(jpeg_file: Path, jpegs: JpegFiles, augment: bool) -> None:
     """The crop and the mirroring of every JPEG image are those of its hash."""
-    source = FfcvFile(jpeg_file, LARGE, augment=augment)
+    source = ffcv_file(jpeg_file, LARGE, augment=augment)
     [batch] = Loader(source, 12, seed=0).epoch(0)
     file, hashes = Beton(jpeg_file), sample_hashes(0, 0, AUGMENTATION, 12)
     shapes = file.heights, file.widths
@@ -216,6 +221,8 @@ def test_undecodable_image_raises_instead_of_hanging(tmp_path: Path, jpeg_file: 
 def test_ffcv_reads_our_files(jpeg_file: Path, jpegs: JpegFiles) -> None:
     """The files have FFCV's format. None of our code is needed to read them."""
     from ffcv.fields.rgb_image import CenterCropRGBImageDecoder
+
+    from reproduce.data import ffcv_library
 
     with ffcv_library.without_compiling():
         loader = ffcv_library.Loader(
