@@ -3,73 +3,104 @@
 import errno
 import os
 import resource
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Literal
 
 from reproduce.records import locks
 from reproduce.records.storage import StorageFullError
 
-KILLED, FULL = 57, 58  # exit codes
 #: Events that Python reports before an operation that changes files. `open` is one if it opens a file for writing.
 ALLOCATING = {"open", "os.mkdir"}
 CHANGING = ALLOCATING | {"os.remove", "os.rename", "os.rmdir", "os.truncate", "os.utime"}
 Fault = Literal["kill", "full disk"]
 
 
-def ends_early(number: int, fault: Fault, work: Callable[[], object]) -> bool:
-    """Run `work` in another process, in which the n-th file operation fails.
+def states(fault: Fault, start: Path, work: Callable[[Path], object], folder: Path) -> list[Path]:
+    """Run `work` on copies of the folder `start` in another process, in which a file operation fails.
 
     Args:
-        number: Number of the operation, from 0. Calls of `os.fsync` count, so that a fault may follow a write.
-        fault: "kill" ends the process there. "full disk" refuses this and all later operations that need room.
-        work: The work.
+        fault: "kill" ends the process before the operation. "full disk" refuses this and all later operations that
+            need room.
+        start: The folder before the work; it may not exist.
+        work: The work, a function of the copy.
+        folder: New folder for the copies.
 
     Returns:
-        Whether the fault occurred. If not, the work has fewer operations, and was completed undisturbed.
+        The n-th copy has the files after a fault at the n-th operation, and the last one those without a fault. Calls
+        of `os.fsync` count as operations, so that a fault may follow a write.
 
     """
     with warnings.catch_warnings():  # Python 3.12 warns of threads; those of this process hold no lock that we need
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        os._exit(_run(number, fault, work))
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, KILLED if fault == "kill" else FULL)
-    return code != 0
+        try:
+            Faults(fault, folder).run(start, work)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return [folder / str(number) for number in range(int((folder / "count").read_text()))]
 
 
-def _run(number: int, fault: Fault, work: Callable[[], object]) -> int:
-    """Return the exit code of the work with the fault."""
-    left, sync, counted = number, os.fsync, CHANGING if fault == "kill" else ALLOCATING
+class Faults:
+    """The other process: one run for all kills, each of which leaves the files of this moment, or one per full disk."""
 
-    def before(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal left
-        if event not in counted or (event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR)):
+    def __init__(self, fault: Fault, folder: Path) -> None:
+        self.counted = CHANGING if fault == "kill" else ALLOCATING
+        self.kill, self.folder = fault == "kill", folder
+        self.root: Path | None = None  # the copy in which `work` runs
+        self.left = self.made = 0
+        self.sync = os.fsync
+
+    def run(self, start: Path, work: Callable[[Path], object]) -> None:
+        self.folder.mkdir()
+        locks._lease.cache_clear()  # the cache belongs to the parent process
+        os.fsync = self.fsync
+        sys.addaudithook(self.before)
+        early = True
+        while early:
+            self.left, root = self.made, self.folder / ("killed" if self.kill else str(self.made))
+            copy(start, root)
+            self.root = root
+            with suppress(StorageFullError):
+                work(root)
+            self.root, early = None, self.left < 0 and not self.kill  # work may continue without what has failed
+            self.made += not self.kill
+        if self.kill:
+            copy(root, self.folder / str(self.made))
+            self.made += 1
+        (self.folder / "count").write_text(str(self.made))
+
+    def before(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self.root or event not in self.counted:
             return
-        left -= 1
-        if left < 0 and fault == "kill":
-            os._exit(KILLED)
-        if left < 0:
+        if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            return
+        if self.kill:
+            root, self.root = self.root, None  # operations of the copy do not count
+            copy(root, self.folder / str(self.made))
+            self.made, self.root = self.made + 1, root
+            return
+        self.left -= 1
+        if self.left < 0:
             no_room()
 
-    def fsync(file: int) -> None:
-        before("open", ("", "", os.O_WRONLY))
-        sync(file)
+    def fsync(self, file: int) -> None:
+        self.before("open", ("", "", os.O_WRONLY))
+        self.sync(file)
 
-    locks._lease.cache_clear()  # the cache belongs to the parent process
-    os.fsync = fsync
-    sys.addaudithook(before)
-    try:
-        work()
-    except StorageFullError:
-        return FULL
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        return 1
-    return FULL if left < 0 else 0  # the work may continue without what has failed
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a folder if it exists."""
+    if source.exists():
+        shutil.copytree(source, target, symlinks=True)
 
 
 def no_room(*_: object, **__: object) -> None:
