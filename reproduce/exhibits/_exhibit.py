@@ -162,7 +162,7 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
     known = [sentence for sentence in sentences if sentence.known]
     summaries = [Finding(f"{label}: {item.words}", item.role) for item in sentences if item.role]
     findings = [*summaries, *(item for item in stream if isinstance(item, Finding))]
-    planned = sum(len(run_set.runs) for run_set in planned_sets)
+    planned = sum(len({*run_set.planned, *run_set.rows}) for run_set in planned_sets)
     blocks = [item for item in stream if isinstance(item, Table | Figure | Listing | str)]
     return Section(
         key=exhibit.key,
@@ -172,7 +172,7 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
         folded=[item.block for item in stream if isinstance(item, Folded)],
         folded_title=exhibit.folded,
         sentence=next((sentence.words for sentence in known or sentences), ""),
-        count=f"{sum(len(run_set.done) for run_set in planned_sets)} of {count(planned, 'cell')}"
+        count=f"{sum(run_set.number_done for run_set in planned_sets)} of {count(planned, 'cell')}"
         if planned_sets
         else "",
     )

@@ -67,7 +67,9 @@ def whole(frames: Frames) -> Iterator[Shown]:
         f"{total.states[Status.DONE]:,} finished, {ended} and {total.states[Status.PARTIAL]} were abandoned.",
         known=bool(begun),
     )
-    cells = {plan: {name for run_set in run_sets(frames, plan) for name in run_set.runs["cell"]} for plan in PLANS}
+    cells = {
+        plan: {row["cell"] for run_set in run_sets(frames, plan) for row in run_set.rows.values()} for plan in PLANS
+    }
     by_exhibit = {plan: [run for run in begun if run.cell.name in names] for plan, names in cells.items()}
     yield table(
         key="cost",

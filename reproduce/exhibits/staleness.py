@@ -59,7 +59,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     runs = run_set.runs
     if run_set.scale == "small":
         runs = _runs(run_set, plan.curve, plan.networks, plan.longer, plan.longest)
-    devices = {settings_key(cell): number_of_devices(cell) for cell in run_set.planned if isinstance(cell, TrainedCell)}
+    trained = {key: cell for (key, _), cell in run_set.planned.items() if isinstance(cell, TrainedCell)}
+    devices = {key: number_of_devices(cell) for key, cell in trained.items()}
     runs = runs.assign(devices=runs["settings"].map(devices)).astype({"k": int, "epochs": int, "staleness": int})
     accuracy, loss = (means(runs, value, POINT) for value in (OUTCOME, "train_loss"))
     points = _points(runs)

@@ -28,7 +28,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """Yield the fragments, the predicted memory of each stage as a figure and a table, and its layers."""
     from reproduce.measures.held_memory import predict_memory
 
-    planned = run_sets(frames, "table6")[0].planned
+    planned = run_sets(frames, "table6")[0].planned.values()
     cells = {cell.dataset: cell for cell in planned if isinstance(cell, MemoryCell)}
     predicted = {dataset: predict_memory(cells[dataset]) for dataset in DATASETS}
     cell, stages = cells["imagenet"], predicted["imagenet"]

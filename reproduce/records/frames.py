@@ -211,7 +211,6 @@ class Frames:
                 (settings_key(c), _seed_of(c)): c for c, name in zip(cells, datasets, strict=True) if name == dataset
             }
             keys = dict.fromkeys(key for key, _ in planned)
-            places = {key: place for place, key in enumerate(keys)}
             begun = [row for key in keys for row in self._begun.get(key, ())]
             for arithmetic in sorted({row["arithmetic"] for row in begun}, reverse=True) or ["float32"]:
                 runs = [row for row in begun if row["arithmetic"] == arithmetic]
@@ -221,12 +220,7 @@ class Frames:
                     for row in sorted(runs, key=lambda row: _ORDER.index(row["status"])):
                         if row["text"] in (text, ""):
                             rows[row["settings"], row["seed"]] = row
-                    for place, cell in planned.items():
-                        if place not in rows:
-                            row = _run(Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected)))
-                            rows[place] = row | {"study": self.studies.get(row["study"]), "arithmetic": arithmetic}
-                    in_order = [rows[place] for place in sorted(rows, key=lambda p: (places[p[0]], p[1]))]
-                    yield RunSet(self, scale, arithmetic, dataset, text, tuple(planned.values()), _table(in_order))
+                    yield RunSet(self, scale, arithmetic, dataset, text, planned, rows)
 
     @cached_property
     def _begun(self) -> dict[str, list[dict[str, Any]]]:
@@ -246,14 +240,31 @@ class RunSet:
     arithmetic: str  # the precision, and whether torchvision loads the images; the other loaders are bitwise equal
     dataset: str  # name of the training data set; empty if nothing is trained
     text: str  # SHA-256 of the training text; empty for images
-    planned: tuple[Cell, ...]
-    #: One row per planned cell and per further seed that was run, in the order of the plan, then by seed. Cells that
-    #: were not run have a row with that status.
-    runs: DataFrame
+    planned: Mapping[tuple[str, int], Cell]  # by settings and seed
+    rows: Mapping[tuple[str, int], Mapping[str, Any]]  # the begun runs
+
+    @cached_property
+    def runs(self) -> DataFrame:
+        """One row per planned cell and per further seed that was run, in the order of the plan, then by seed.
+
+        Cells that were not run have a row with that status.
+        """
+        rows = dict(self.rows)
+        for place, cell in self.planned.items():
+            if place not in rows:
+                row = _run(Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected)))
+                rows[place] = row | {"study": self.frames.studies.get(row["study"]), "arithmetic": self.arithmetic}
+        keys = dict.fromkeys(key for key, _ in self.planned)
+        places = {key: place for place, key in enumerate(keys)}
+        return _table([rows[place] for place in sorted(rows, key=lambda p: (places[p[0]], p[1]))])
 
     @property
     def begun(self) -> bool:
-        return bool((self.runs["status"] != Status.NOT_RUN.value).any())
+        return bool(self.rows)
+
+    @property
+    def number_done(self) -> int:
+        return sum(row["status"] == Status.DONE.value for row in self.rows.values())
 
     @property
     def done(self) -> DataFrame:
@@ -267,7 +278,7 @@ class RunSet:
 
     @property
     def example(self) -> TrainedCell:
-        return next(cell for cell in self.planned if isinstance(cell, TrainedCell))
+        return next(cell for cell in self.planned.values() if isinstance(cell, TrainedCell))
 
     @property
     def after(self) -> str:

@@ -31,7 +31,7 @@ def kinds(cell: TrainedCell) -> str:
 
 def kinds_of(run_set: RunSet) -> dict[str, str]:
     """Return the kinds of the stages of every network of a run set, by the network's title."""
-    cells = {networks.title_of(cell): cell for cell in run_set.planned if isinstance(cell, TrainedCell)}
+    cells = {networks.title_of(cell): cell for cell in run_set.planned.values() if isinstance(cell, TrainedCell)}
     return {network: kinds(cell) for network, cell in cells.items()}
 
 
