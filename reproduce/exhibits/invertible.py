@@ -5,6 +5,7 @@ stay as large as those of the lowest. This exhibit shows both effects.
 """
 
 from collections.abc import Iterator
+from functools import cache
 
 from petra_core import methods
 from petra_core.ledger import KINDS
@@ -27,6 +28,7 @@ BY, DEPTHS = ["k", "method", "model"], (18, 50)
 SETTING = f"PETRA, k = 1, ImageNet, batch {BATCH}, float32; modelled, all stages together, each kind at its largest"
 
 
+@cache
 def predict_bytes(family: str, depth: int) -> dict[str, int]:
     """Predict the bytes of PETRA in the setting of Table 3 by kind, each at its largest, and their sum, from shapes."""
     cell = table3.held("paper", "imagenet", f"{family}{depth}", methods.PETRA)

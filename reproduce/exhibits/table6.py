@@ -4,8 +4,10 @@ Only fragments of the published table are known, for unnamed stages. Our table i
 and the memory that it holds under PETRA by kind, predicted from shapes and compared with Table 3's measurements.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 
+from petra_core.prediction.footprint import StagePrediction
 from petra_core.staleness import lockstep
 from reproduce import published as published_tables
 from reproduce.cells import catalogue, networks
@@ -24,13 +26,18 @@ PREDICTED = "predicted, MB"
 FIRST_DOWN = 3  # the first stage that lowers the resolution
 
 
-def whole(frames: Frames) -> Iterator[Shown]:
-    """Yield the fragments, the predicted memory of each stage as a figure and a table, and its layers."""
+@cache
+def _predict(cell: MemoryCell) -> Sequence[StagePrediction]:
     from reproduce.measures.held_memory import predict_memory
 
+    return predict_memory(cell)
+
+
+def whole(frames: Frames) -> Iterator[Shown]:
+    """Yield the fragments, the predicted memory of each stage as a figure and a table, and its layers."""
     planned = run_sets(frames, "table6")[0].planned.values()
     cells = {cell.dataset: cell for cell in planned if isinstance(cell, MemoryCell)}
-    predicted = {dataset: predict_memory(cells[dataset]) for dataset in DATASETS}
+    predicted = {dataset: _predict(cells[dataset]) for dataset in DATASETS}
     cell, stages = cells["imagenet"], predicted["imagenet"]
     sizes, setting = revnet_sizes(18, cell.dataset, cell.batch_size), f"ImageNet, batch {cell.batch_size}"
     total, inputs = sum(stage.total for stage in stages), sum(stage.peak["inputs"] for stage in stages)
