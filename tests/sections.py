@@ -7,8 +7,8 @@ from typing import NamedTuple
 from reproduce import published
 from reproduce.cells.kinds import Cell
 from reproduce.exhibits._exhibit import Exhibit, section
-from reproduce.exhibits.claims import Judged, judge_claim, summarize
-from reproduce.presentation.content import Entry, ExhibitStatus, Section, Table
+from reproduce.exhibits.claims import Judged, judge_claim
+from reproduce.presentation.content import Entry, Section, Table
 from reproduce.records.benchmarks import Benchmark
 from reproduce.records.frames import Frames, RunSet
 from reproduce.records.results import Results, read
@@ -40,15 +40,9 @@ def made(exhibit: Exhibit, root: Path, planned: Iterable[Cell] = ()) -> Section:
     return section(exhibit, Frames(read(root, planned)))
 
 
-def judged(exhibit: str, root: Path) -> list[Judged]:
-    """Return the verdicts on the claims about an exhibit from the records under `root`."""
-    frames = Frames(read(root))
+def judged(exhibit: str, frames: Frames) -> list[Judged]:
+    """Return the verdicts on the claims about an exhibit."""
     return [judge_claim(claim, frames) for claim in published.claims() if claim.exhibit == exhibit]
-
-
-def status_of(exhibit: str, root: Path) -> ExhibitStatus | None:
-    """Return the combined status of these verdicts."""
-    return summarize(judged(exhibit, root))
 
 
 def of_benchmarks(exhibit: Exhibit, *records: Benchmark) -> Section:

@@ -12,8 +12,12 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from reproduce.exhibits._exhibit import section
+from reproduce.exhibits.claims import summarize
 from reproduce.presentation.content import Block, Entry, Role, Table
 from reproduce.presentation.statements import ClaimVerdict
+from reproduce.records.frames import Frames
+from reproduce.records.results import read
 from tests import messages, sections
 from tests.golden import dump
 
@@ -36,7 +40,8 @@ def text_of(name: str, root: Path) -> str:
     """Write the records of a situation to an empty folder, and return the text of the exhibit."""
     situation = sections.SITUATIONS[name]
     situation.write(root)
-    made = sections.made(situation.exhibit, root)
+    frames = Frames(read(root))
+    made = section(situation.exhibit, frames)
     blocks = [
         with_results(block)
         for block in (*made.blocks, *made.folded)
@@ -45,9 +50,10 @@ def text_of(name: str, root: Path) -> str:
     ]
     lines = [" ".join((situation.write.__doc__ or "").split())]
     lines += dump.lines_of(replace(made, blocks=blocks, folded=()))
-    judged = [one for one in sections.judged(made.key, root) if one.verdict is not ClaimVerdict.UNKNOWN]
-    lines += [f"claim {one.claim.key}: {one.verdict.value}: {one.found}" for one in judged]
-    if status := sections.status_of(made.key, root):
+    judged = sections.judged(made.key, frames)
+    known = [one for one in judged if one.verdict is not ClaimVerdict.UNKNOWN]
+    lines += [f"claim {one.claim.key}: {one.verdict.value}: {one.found}" for one in known]
+    if status := summarize(judged):
         lines.append(f"status: {status.value}")
     return "\n".join(line.rstrip() for line in lines)
 

@@ -9,7 +9,8 @@ from reproduce.exhibits import figure4
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import NARROW, SMALL
 from reproduce.presentation.statements import ClaimVerdict
-from reproduce.records.frames import count_averaged_epochs
+from reproduce.records.frames import Frames, count_averaged_epochs
+from reproduce.records.results import read
 from tests import fake_records, sections
 
 UNKNOWN = ClaimVerdict.UNKNOWN
@@ -43,7 +44,7 @@ def test_figure4_statement_is_three_claims(
     """The three claims on the gap are judged independently. So few epochs decide none of them."""
     petra = {k: reached for k, reached in ((1, at_1), (32, at_32)) if reached is not None}
     write(tmp_path, petra, {}, baseline=60.0)
-    judged = sections.judged("figure4", tmp_path)
+    judged = sections.judged("figure4", Frames(read(tmp_path)))
     assert tuple(one.evidence[0].holds if one.evidence else None for one in judged) == holds
     assert [one.verdict for one in judged] == [UNKNOWN if known is None else ClaimVerdict.OPEN for known in holds]
 

@@ -10,6 +10,8 @@ from reproduce.exhibits import table4
 from reproduce.grids import recipes
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.presentation.statements import ClaimVerdict
+from reproduce.records.frames import Frames
+from reproduce.records.results import read
 from tests import fake_records, sections
 
 
@@ -58,5 +60,5 @@ def test_table4_statement_is_judged_on_the_chain_only(
         for seed in range(3 if accuracy is not None else 0):
             cell = recipes.cell("small", "chain8", method, 1, seed)
             fake_records.train(cell, tmp_path, (accuracy or 0.0) + 0.02 * (seed - 1))
-    (judged,) = sections.judged("table4", tmp_path)
+    (judged,) = sections.judged("table4", Frames(read(tmp_path)))
     assert judged.verdict is expected
