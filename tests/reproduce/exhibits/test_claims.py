@@ -105,19 +105,10 @@ def test_verdicts_are_unknown_without_their_cells(golden_frames: Frames, judged:
     assert all(judgement.found == "" for judgement in without)
 
 
-def test_small_runs_never_agree_or_disagree_with_the_paper(judged: list[Judged]) -> None:
-    """Without evidence at scale paper, no verdict is AGREE or DISAGREE."""
-    for judgement in judged:
-        if all(evidence.scale != "paper" for evidence in judgement.evidence):
-            assert judgement.verdict not in (ClaimVerdict.AGREE, ClaimVerdict.DISAGREE), judgement.claim.key
-
-
-def test_verdicts_are_reproducible_and_name_evidence(golden_frames: Frames, judged: list[Judged]) -> None:
-    """Judging twice gives the same data, and all evidence names existing cells or benchmarks."""
-    text = json.dumps([judgement.to_dict() for judgement in judged])
-    assert text == json.dumps([judgement.to_dict() for judgement in judge(Frames(golden_frames.results))])
+def test_evidence_names_recorded_cells(golden_frames: Frames, judged: list[Judged]) -> None:
+    """All evidence names existing cells or benchmarks."""
     names = {run.cell.name for run in recorded(golden_frames)}
-    for judgement in json.loads(text):
-        for evidence in judgement["evidence"]:
-            assert evidence["cells"]
-            assert all(cell in names or cell.startswith("benchmarks/") for cell in evidence["cells"])
+    for judgement in judged:
+        for evidence in judgement.evidence:
+            assert evidence.cells
+            assert all(cell in names or cell.startswith("benchmarks/") for cell in evidence.cells)
