@@ -29,16 +29,28 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
-def test_probed_training_equals_training_cell_bitwise(cell, tmp_path):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return the records of uninterrupted runs, by the name of the cell."""
+    finished = {}
+
+    def record_of(name):
+        if name not in finished:
+            finished[name], state = run(CELLS[name], tmp_path_factory.mktemp("whole"))
+            assert state.status is Status.DONE
+        return finished[name]
+
+    return record_of
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_probed_training_equals_training_cell_bitwise(name, whole, tmp_path):
     """A cell with a probe has bitwise the weights, metrics and result of the training cell."""
+    cell, record = CELLS[name], whole(name)
     settings = {key: value for key, value in dataclasses.asdict(cell).items() if key != "probe_every"}
-    record, state = run(cell, tmp_path / "probed")
-    assert state.status is Status.DONE
-    run(TrainingCell(**settings), tmp_path / "plain")
-    (metrics, result, weights), (plain_metrics, plain_result, plain_weights) = map(
-        outcome, (tmp_path / "probed", tmp_path / "plain")
-    )
+    run(TrainingCell(**settings), tmp_path)
+    metrics, result, weights = outcome(record.path)
+    plain_metrics, plain_result, plain_weights = outcome(tmp_path)
     assert weights == plain_weights
     assert [{k: v for k, v in line.items() if k not in MEASURED} for line in metrics] == plain_metrics
     different = {key for key in result if result[key] != plain_result[key]}
@@ -46,9 +58,9 @@ def test_probed_training_equals_training_cell_bitwise(cell, tmp_path):
     assert Record.load(record.path).cell == cell
 
 
-def test_gradient_measures_are_in_every_epoch(tmp_path):
+def test_gradient_measures_are_in_every_epoch(whole):
     """Every epoch's metrics contain the gradient measures of the micro-batches that returned in it."""
-    record, _ = run(CELLS["gradients"], tmp_path)
+    record = whole("gradients")
     metrics = record.read().metrics
     # Of 33 micro-batches (11 per epoch), 0 to 14 return to stage 0 while new ones enter, 18 ticks after their entry.
     assert [line["probes"] for line in metrics] == [0, 1, 3]  # 0 in tick 18; then 4, 8 and 12
@@ -63,9 +75,9 @@ def test_gradient_measures_are_in_every_epoch(tmp_path):
         assert metrics[-1]["measured"][f"method/delayed/{measure}"][9] == pytest.approx(value, abs=1e-6)
 
 
-def test_reconstruction_errors_are_in_every_epoch(tmp_path):
+def test_reconstruction_errors_are_in_every_epoch(whole):
     """The metrics of an epoch contain the reconstruction errors of the inverted stages."""
-    record, _ = run(CELLS["reconstruction"], tmp_path)
+    record = whole("reconstruction")
     last = record.read().metrics[-1]
     assert last["probes"] > 0
     value = last["measured"]
@@ -78,24 +90,16 @@ def test_reconstruction_errors_are_in_every_epoch(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "ticks"), [("gradients", 15), ("reconstruction", 30), ("gradients", 30)])
-def test_stop_of_probed_cell_changes_no_bit(name, ticks, tmp_path):
+def test_stop_of_probed_cell_changes_no_bit(name, ticks, whole, tmp_path):
     """A cell with a probe that is stopped and resumed ends with the same bits."""
-    assert_a_stop_changes_no_bit(ticks, CELLS[name], tmp_path)
+    assert_a_stop_changes_no_bit(ticks, CELLS[name], tmp_path, whole(name))
 
 
 @pytest.mark.parametrize("kind", [GradientsCell, ReconstructionCell])
 def test_diverging_probed_run_records_earlier_measures(kind, tmp_path):
     """A probed run that diverges is recorded as failed, with the metrics of its earlier epochs."""
     cell = probed(
-        kind,
-        interval=2,
-        learning_rate=1e30,
-        warmup_epochs=2.0,
-        epochs=8,
-        drops=(),
-        momentum=0.0,
-        accumulation=1,
-        **CHAIN,
+        kind, 2, learning_rate=1e30, warmup_epochs=2.0, epochs=8, drops=(), momentum=0.0, accumulation=1, **CHAIN
     )
     record, state = run(cell, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
@@ -109,8 +113,8 @@ def test_probe_interval_is_in_identity():
     assert dataclasses.replace(cell, probe_every=5).identity != cell.identity
 
 
-def test_probe_uses_the_autocast_dtype_of_training(tmp_path):
+def test_probe_uses_the_autocast_dtype_of_training(whole):
     """In bfloat16 the method's gradient at the head equals the delayed one: the copy rounds in the same way."""
-    record, _ = run(CELLS["bf16"], tmp_path)
+    record = whole("bf16")
     error = record.read().metrics[-1]["measured"]["method/delayed/relative_error"][6]
     assert error < 1e-3 < torch.finfo(torch.bfloat16).eps
