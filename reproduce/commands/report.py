@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from reproduce.commands.common import CORES, RECORDS, check_writable
+from reproduce.commands.common import RECORDS, check_writable
 from reproduce.commands.options import FILE
 from reproduce.records.storage import StorageFullError
 
@@ -13,17 +13,10 @@ from reproduce.records.storage import StorageFullError
 @click.command()
 @RECORDS
 @click.option("--output", type=FILE, default=Path("reports/index.html"), show_default=True, help="File of the page.")
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=min(8, CORES),
-    show_default="the CPU cores, at most 8",
-    help="Worker processes.",
-)
 @click.option("--readme", type=FILE, help="Also write the results and pictures of this README.")
 @click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 @click.pass_context
-def report(context: click.Context, root: Path, output: Path, jobs: int, readme: Path | None, opened: bool) -> None:
+def report(context: click.Context, root: Path, output: Path, readme: Path | None, opened: bool) -> None:
     """Write the report: one page with every table and figure of the existing records."""
     # Without any run, the page shows the published values. But a folder that was named and does not exist is a mistake.
     if not root.exists() and context.get_parameter_source("root") is not ParameterSource.DEFAULT:
@@ -34,7 +27,7 @@ def report(context: click.Context, root: Path, output: Path, jobs: int, readme: 
     from reproduce.report import ReadmeError, build
 
     try:
-        build(root, output, jobs=jobs, readme=readme)
+        build(root, output, readme=readme)
     except StorageFullError as error:
         raise click.ClickException(f"no space left to write {output}; an existing page is unchanged") from error
     except ReadmeError as error:

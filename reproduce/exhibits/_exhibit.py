@@ -112,10 +112,7 @@ def notes(key: str, table: str, **values: object) -> list[str]:
 
 @cache
 def all_exhibits() -> tuple[Exhibit, ...]:
-    """Return all exhibits in the order of the report: of the paper in its order, studies, and supporting material.
-
-    Each can be made independently, so that several processes can work in parallel.
-    """
+    """Return all exhibits in the order of the report: of the paper in its order, studies, and supporting material."""
     return tuple(
         import_module(f"reproduce.exhibits.{key}").EXHIBIT for key, texts in _texts().items() if "title" in texts
     )

@@ -26,7 +26,6 @@ from reproduce.presentation.statistics import MARGIN_POINTS
 from reproduce.records.results import Results
 from reproduce.report import citing, layout, overview
 from reproduce.report.headline import TERMS
-from reproduce.report.processes import Helpers
 from reproduce.report.reproducibility import count_verdicts
 from reproduce.report.sections import Top, draw
 from reproduce.text import count
@@ -42,9 +41,9 @@ class Report(NamedTuple):
     top: Top
 
 
-def render(results: Results, helpers: Helpers | None = None) -> Report:
-    """Return the report on the results. Helpers draw some of its sections."""
-    sections, top = draw(results, helpers)
+def render(results: Results) -> Report:
+    """Return the report on the results."""
+    sections, top = draw(results)
     claims_of = claims.by_exhibit(top.judged)
     sections = [replace(section, status=claims.summarize(claims_of.get(section.key, []))) for section in sections]
     parts = overview.parts(sections)

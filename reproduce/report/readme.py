@@ -17,7 +17,6 @@ from typing import NamedTuple
 from reproduce.exhibits.claims import Judged
 from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records.storage import write_atomically
-from reproduce.report.errors import ReadmeError
 from reproduce.report.headline import TERMS, Answer, Headline
 from reproduce.report.reproducibility import count_verdicts, list_verdicts
 
@@ -26,6 +25,10 @@ BEGIN, END = "<!-- {}: written by `python -m reproduce report --readme README.md
 LINE = 120  # maximum number of characters in a line of text
 #: Exhibits whose claims the README lists; the report lists all. The formulas of Table 1 are only counted.
 EXHIBITS = ("table2", "table3", "table4", "table5", "figure4", "figure5", "figure6")
+
+
+class ReadmeError(ValueError):
+    """A README without a place for the results."""
 
 
 class Contents(NamedTuple):

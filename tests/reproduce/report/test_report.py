@@ -5,15 +5,11 @@ import csv
 import hashlib
 import io
 import json
-import multiprocessing
 import os
 import re
-import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
-from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -25,15 +21,15 @@ from petra_core import methods
 from reproduce import published
 from reproduce.commands.cli import main
 from reproduce.exhibits import accuracy
+from reproduce.exhibits._exhibit import all_exhibits
 from reproduce.grids import recipes
 from reproduce.presentation.content import Section
 from reproduce.records.record import Record
-from reproduce.report import build, processes, sections
+from reproduce.report import build, sections
 from tests import fake_records
 from tests.browser import FOLDED, LOOK, PHONE, browse, browse_in_frame, needs_browser, reported, with_script
 from tests.conftest import ROOT
 from tests.pages import Element, parse, rows, table
-from tests.processes import wait_for
 from tests.sections import made, tables
 
 CHAIN = "chain8"
@@ -142,7 +138,6 @@ def test_report_bytes_are_deterministic_across_processes(records: Path, page: Pa
     """Build the report of damaged records in two other processes, later and with another order of sets."""
     again = tmp_path / "again.html"
     command = [sys.executable, "-m", "reproduce", "report", "--records", str(records), "--output", str(again)]
-    command += ["--jobs", "2"]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "7"}, cwd=ROOT, stdout=subprocess.DEVNULL)
     assert again.read_bytes() == page.read_bytes()
     assert again.with_name("verdicts.json").read_bytes() == page.with_name("verdicts.json").read_bytes()
@@ -345,7 +340,7 @@ def test_failing_section_is_reported_and_others_are_made(
     assert text.count(words) >= 2, "in its place, and as a finding"
     assert "Traceback" in capsys.readouterr().err
     assert len(page.all("section")) == len(tree.all("section"))
-    assert text.count("stand-in") == len(sections.EXHIBITS) - 1
+    assert text.count("stand-in") == len(all_exhibits()) - 1
 
 
 def test_only_the_script_of_the_page_may_run(page: Path) -> None:
@@ -355,53 +350,3 @@ def test_only_the_script_of_the_page_may_run(page: Path) -> None:
     (policy,) = re.findall(r'content="(default-src [^"]+)"', html)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}';" in policy
-
-
-def _a_helper_that_dies(*_: object) -> None:
-    os._exit(9)
-
-
-def test_sections_of_a_dead_helper_are_drawn_by_others(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If a helper died, its sections are left to the others; a slow helper is waited for."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        assert sections._wait_for(pool.submit(_a_helper_that_dies)) == ({}, None)
-    assert "died; this one draws them" in capsys.readouterr().err
-    monkeypatch.setattr(sections, "NOTICE_SECONDS", 0.01)
-    single = Section("a", "A", [])
-    slow: Future[sections.Drawn] = Future()
-    threading.Timer(0.5, slow.set_result, [sections.Drawn({"a": single})]).start()
-    assert sections._wait_for(slow).sections == {"a": single}
-    assert "it is slow, or was stopped" in capsys.readouterr().err
-
-
-def _helper(pipe: Any) -> None:
-    processes._begin(multiprocessing.Array("i", [0, 0]), os.getppid())
-    pipe.send(os.getpid())
-    threading.Event().wait()
-
-
-def _reporter(pipe: Any) -> None:
-    multiprocessing.get_context("fork").Process(target=_helper, args=(pipe,)).start()
-    threading.Event().wait()
-
-
-def test_helper_ends_with_its_command() -> None:
-    """A killed `report` used to leave a process of 886 MB behind."""
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    reporter = multiprocessing.get_context("fork").Process(target=_reporter, args=(theirs,))
-    reporter.start()
-    assert ours.poll(60)
-    helper = ours.recv()
-    os.kill(reporter.pid or 0, signal.SIGKILL)
-    reporter.join()
-    wait_for(lambda: not running(helper), 30)
-
-
-def running(pid: int) -> bool:
-    """Return whether a process exists and is not a zombie."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text("ascii")
-    except FileNotFoundError:
-        return False
