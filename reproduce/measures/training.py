@@ -56,10 +56,10 @@ from reproduce.data.sample_hash import DROPOUT, INITIALISATION, derive_seed
 from reproduce.data.sources import open_data
 from reproduce.distributed.group import SCHEMA, UnsupportedError, load
 from reproduce.forward_gradients.training import ForwardGradients
-from reproduce.measures import saved as saved_state
 from reproduce.measures.context import MEMORY_FORMAT, Context, Stopped, to_memory_format
 from reproduce.measures.probe import Probe
 from reproduce.measures.run_options import MODULES, STEPS
+from reproduce.measures.saved import check_optimizers, check_position, explain_errors
 from reproduce.models.revroberta import IGNORED
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
@@ -534,9 +534,9 @@ class Trainer:
                 f"the checkpoint in {self._record.path} was trained by another version of the file of "
                 f"{self._cell.model}; restore that file, or move the checkpoint away to start from the beginning"
             )
-        with saved_state.explain_errors(self._record.path):
-            fresh = self.pipeline.state_dict()
-            saved_state.check(state, workers, fresh, epochs=self._cell.epochs, batches=self.batches)
+        with explain_errors(self._record.path):
+            check_position(state, epochs=self._cell.epochs, batches=self.batches)
+            check_optimizers(self.pipeline.state_dict()["workers"], workers)
             self.pipeline.load_state_dict({**state["pipeline"], "workers": workers})
             if self._probe is not None:
                 self._probe.load_state_dict(state["probe"])
