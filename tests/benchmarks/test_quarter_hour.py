@@ -92,7 +92,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Return a function that makes one call of the command, with these steps and cells, in this process."""
 
     def go(first: Sequence[Step], cells: Sequence[Candidate], last: Sequence[Step], *options: str) -> int:
-        replace_plan(first, cells, last, monkeypatch)
+        replace_plan(first, cells, last, monkeypatch.setattr)
         return quarter_hour.main([*SMALL, *PATIENT, "--output", str(tmp_path / "hour"), *options])
 
     return go
@@ -109,18 +109,13 @@ def jump(monkeypatch: pytest.MonkeyPatch):
     return when_exists
 
 
-def replace_plan(first, cells, last, monkeypatch=None) -> None:
+def replace_plan(first, cells, last, replace=setattr) -> None:
     """Replace steps and cells, poll often, and leave out the committed records, which take a second to read."""
-    (monkeypatch.setattr if monkeypatch else setattr)(quarter_hour, "POLL", 0.02)
-    (monkeypatch.setattr if monkeypatch else setattr)(quarter_hour, "DEFAULT_ROOT", "no-records")
-    plan = {"first_steps": first, "leftovers": last}
-    for name, steps in plan.items():
-        replacement = lambda options, steps=steps: steps  # noqa: E731  # also for the next two
-        monkeypatch.setattr(quarter_hour, name, replacement) if monkeypatch else setattr(
-            quarter_hour, name, replacement
-        )
-    replacement = lambda options, how: cells  # noqa: E731  # as above
-    (monkeypatch.setattr if monkeypatch else setattr)(quarter_hour, "candidates", replacement)
+    for name, steps in {"first_steps": first, "leftovers": last}.items():
+        replace(quarter_hour, name, lambda options, steps=steps: steps)
+    replace(quarter_hour, "candidates", lambda options, how: cells)
+    replace(quarter_hour, "POLL", 0.02)
+    replace(quarter_hour, "DEFAULT_ROOT", "no-records")
 
 
 def session(options: Sequence[str]) -> None:
