@@ -29,10 +29,8 @@ from reproduce.running.runner import GridOutcome, run_grid
 from reproduce.running.worker import work
 from tests.fake_records import begin, in_folder, train
 from tests.processes import Command, children, wait_for
-from tests.reproduce.measures.test_training import SMALL, records
-from tests.reproduce.running.test_worker import kinds, reports
-
-CELLS = [dataclasses.replace(SMALL, method=method) for method in ("PETRA", "BACKPROPAGATION", "DSP")]
+from tests.reproduce.measures.test_training import records
+from tests.reproduce.running.test_worker import CELLS, kinds, reports
 
 
 def settings(root, **changes):
@@ -141,7 +139,7 @@ def test_signal_to_every_process_saves(tmp_path, whole, command, number, code):
 @pytest.mark.slow
 def test_killed_worker_is_reported_and_others_continue(tmp_path, command):
     """A killed worker is reported, and the other one completes all cells."""
-    cells = [dataclasses.replace(CELLS[0], epochs=12, drops=()), *CELLS]
+    cells = [dataclasses.replace(CELLS[0], epochs=24, drops=()), *CELLS]
     first = Record.for_cell(cells[0], tmp_path).path
 
     def holds(pid):
