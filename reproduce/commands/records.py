@@ -38,7 +38,7 @@ def list_(root: Path) -> None:
         who = None if run.state.final else holder(run.place)
         remark = f", locked by {who}" if who else ""
         if run.state.finished and run.place.is_dir():
-            remark = ", stored in a folder: `records merge` moves it to its volume"
+            remark = ", stored in a folder: the next `run` of the cell moves it to its volume"
         click.echo(f"{run.cell.scale}/{run.cell.name}: {run.state}{remark}")
     _end(folder.records, folder.problems)
 
@@ -55,7 +55,7 @@ def check(root: Path) -> None:
 
 
 @records.command()
-@click.argument("sources", metavar="[SOURCE]...", nargs=-1, type=UserPath())
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=UserPath())
 @RECORDS
 @click.option(
     "--replace",
@@ -67,12 +67,10 @@ def check(root: Path) -> None:
 def merge(sources: Sequence[Path], root: Path, replace: bool, dry_run: bool, verbose: bool) -> None:
     """Merge the records of other machines, in the folders SOURCE, into one folder.
 
-    A SOURCE may be an archive of `benchmarks.quarter_hour`. It may contain its records in volumes or, from older
-    versions, in folders. A finished record replaces an unfinished one, and of two unfinished ones the more complete is
-    kept, with its checkpoint. Records of benchmarks are merged too. Two different finished results of one cell are a
-    conflict: both stay where they are, unless --replace is given. Finished records that are still in folders here are
-    moved to volumes; without a SOURCE, nothing else is done. After a kill, the same command continues. Exit code 1:
-    something could not be merged.
+    A SOURCE may be an archive of `benchmarks.quarter_hour`. A finished record replaces an unfinished one, and of two
+    unfinished ones the more complete is kept, with its checkpoint. Records of benchmarks are merged too. Two different
+    finished results of one cell are a conflict: both stay where they are, unless --replace is given. After a kill, the
+    same command continues. Exit code 1: something could not be merged.
     """
     decisions: Counter[Decision] = Counter()
     planned: dict[Path, Any] | None = {} if dry_run else None
@@ -83,7 +81,7 @@ def merge(sources: Sequence[Path], root: Path, replace: bool, dry_run: bool, ver
         if not dry_run:
             check_writable(root, "--records")
         merges = [merging.merge(folder, root, replace=replace, dry_run=planned) for folder in folders]
-        for decision, path, detail in chain(*merges or [merging.publish_finished(root, dry_run=dry_run)]):
+        for decision, path, detail in chain(*merges):
             decisions[decision] += 1
             if verbose or decision not in (Decision.SAME, Decision.KEPT):
                 line = f"{decision.name} {path}{f': {detail}' if detail else ''}"
@@ -93,8 +91,7 @@ def merge(sources: Sequence[Path], root: Path, replace: bool, dry_run: bool, ver
         if decisions[decision]:
             click.echo(f"{decisions[decision]} {decision.value.format(done, done)}")
     if not decisions:
-        nothing = f"{root} has no finished record in a folder"
-        click.echo(f"no records in {' and '.join(map(str, sources))}" if sources else nothing)
+        click.echo(f"no records in {' and '.join(map(str, sources))}")
     sys.exit(1 if any(decision.bad for decision in decisions) else 0)
 
 

@@ -16,10 +16,10 @@ of the same cell. Here each record is compared first:
 A diverged run counts as finished. A run that ran out of memory does not, since another machine may have more. Records
 of benchmarks are merged by name; differing contents are a conflict.
 
-A finished record is appended to its volume, whether the source stores it in a volume or in a folder. An unfinished
-record is copied into a temporary folder, and moved from there file by file under the lock of the cell: the old
-checkpoint is removed first, then `config.json` is moved, and the new checkpoint last. So the record is valid at every
-moment, and after a kill the same merge continues.
+A finished record is appended to its volume, also if a kill left it in a folder of the source. An unfinished record is
+copied into a temporary folder, and moved from there file by file under the lock of the cell: the old checkpoint is
+removed first, then `config.json` is moved, and the new checkpoint last. So the record is valid at every moment, and
+after a kill the same merge continues.
 """
 
 import contextlib
@@ -53,7 +53,6 @@ class Decision(enum.Enum):
     EXCHANGED = "{}brought in place of another result, which {}moved to the folder “replaced”"
     SAME = "already present"
     KEPT = "skipped: the record here is more complete"
-    PUBLISHED = "{}moved from a folder here to a volume"
     IN_USE = "skipped: in use"
     CONFLICT = "in conflict with another result of the same name; both were kept"
     UNREADABLE = "skipped: unreadable"
@@ -102,8 +101,6 @@ def merge(
         yield _merge_one(run, Record.for_cell(run.cell, root), replace=replace, dry_run=dry_run)
     for file in sorted((source / benchmarks.FOLDER).glob("*.json")):
         yield _merge_benchmark(file, root / benchmarks.FOLDER / file.name, dry_run=dry_run)
-    if dry_run is None:
-        yield from publish_finished(root)
 
 
 def _merge_benchmark(theirs: Path, place: Path, *, dry_run: dict[Path, Any] | None) -> Decided:
@@ -123,23 +120,6 @@ def _merge_benchmark(theirs: Path, place: Path, *, dry_run: dict[Path, Any] | No
     else:
         dry_run[place] = theirs
     return Decision.BROUGHT, theirs, ""
-
-
-def publish_finished(root: Path, *, dry_run: bool = False) -> Iterator[Decided]:
-    """Move finished records that are still in folders to their volumes; killed runs and older versions leave them."""
-    for run in scan(root).records:
-        record = Record.for_cell(run.cell, root)
-        if not run.state.finished or not record.path.exists():
-            continue
-        try:
-            if not dry_run:
-                with record.lock():
-                    record.publish()
-            moved = not _is_published(run)
-        except (LockedError, LockLostError, RecordError):  # two are retried next time; `records check` reports the last
-            moved = False
-        if moved:
-            yield Decision.PUBLISHED, record.path, str(run.state)
 
 
 def _merge_one(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[Path, Any] | None) -> Decided:
@@ -168,9 +148,11 @@ def _decide(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[Pat
         if dry_run is None:
             assert ours.root is not None
             with ours.lock():
-                ours.publish()  # ours may still be in a folder
+                ours.publish()  # a kill after the result leaves the folder
                 volumes.replace(theirs, ours.root)
         return Decision.EXCHANGED, f"{theirs.state} in place of {here.state}"
+    if decision is Decision.SAME and dry_run is None:
+        ours.tidy()
     if decision in BRINGING:
         if dry_run is None:
             return _bring(theirs, ours)

@@ -63,12 +63,8 @@ class Record:
 
     @classmethod
     def for_cell(cls, cell: Cell, root: Path = DEFAULT_ROOT) -> "Record":
-        """Return the record of `cell` below `root`, in the place that grids use.
-
-        An older version may have left a folder in that of the scale. Such a record is continued there.
-        """
-        before = root / cell.scale / cell.name
-        return cls(before if os.path.isdir(before) else root / volumes.LIVE / cell.name, cell, root)
+        """Return the record of `cell` below `root`, in the place that grids use."""
+        return cls(root / volumes.LIVE / cell.name, cell, root)
 
     @classmethod
     def load(cls, path: Path) -> "Record":
@@ -338,6 +334,13 @@ class Record:
         if published is not None and not self.resumable:
             self._remove_folder()
 
+    def tidy(self) -> None:
+        """Publish a finished record that a kill left in its folder, unless another process holds the lock."""
+        if self.path.exists():
+            # Its result counts in the folder too. So a folder of another user, for example, is no reason to stop.
+            with suppress(LockedError, LockLostError, OSError), self.lock():
+                self.publish()
+
     def _remove_folder(self) -> None:
         """Remove the record's files: the result first and config.json last, so that a partial removal is not damage."""
         order = {"result.json": 0, "code.json": 1, "config.json": 3}
@@ -429,20 +432,26 @@ class Scan:
 def scan(root: Path = DEFAULT_ROOT) -> Scan:
     """Read every record below `root`, in folders and volumes. A damaged record does not hide the others.
 
-    Of two records of one cell, the finished one counts, or the one in the cell's place. A second folder elsewhere, such
-    as a backup, is a problem. Two finished records with different results are a problem, and neither counts.
+    A folder that is not in the place of its cell, such as a backup, is a problem. Two finished records with different
+    results are a problem, and neither counts.
     """
     candidates: list[Run[Cell]] = []
     damaged: list[RecordError] = []
+    misplaced: list[RecordError] = []
     # Folders before volumes: a record that is moved in between is seen at least once.
     folders, unreadable = _folders(root)
     for folder in folders:
         try:
-            candidates.append(Record.load(folder)._own_run())
+            record = Record.load(folder)
+            if folder == (place := Record.for_cell(record.cell, root).path):
+                candidates.append(record._own_run())
+            else:
+                fix = f"Move the folder to {place}, or away"
+                misplaced.append(RecordError(folder / "config.json", "is not in the place of its cell", fix))
         except RecordError as error:
             damaged.append(error)
     found, problems = volumes.scan(root, candidates)
-    problems += unreadable
+    problems += unreadable + misplaced
     names = {run.cell.name for run in found}
     problems += [error for error in damaged if error.name not in names or (error.path.parent / "result.json").exists()]
     runs: dict[str, list[Run[Cell]]] = {}
@@ -450,19 +459,10 @@ def scan(root: Path = DEFAULT_ROOT) -> Scan:
         runs.setdefault(run.cell.identity, []).append(run)
     records = []
     for same in runs.values():
-        place = Record.for_cell(same[0].cell, root).path
-        same.sort(key=lambda run: run.place.suffix != ".jsonl" and run.place != place)
         try:
-            first = volumes.require_one_result(run for run in same if run.state.finished)
+            records.append(volumes.require_one_result(run for run in same if run.state.finished) or same[0])
         except RecordError as error:
             problems.append(error)
-            continue
-        first = first or same[0]
-        records.append(first)
-        for run in same:
-            if run is not first and run.place.suffix != ".jsonl" and run.place != place:
-                what = f"is a second record of the cell in {first.place}; move one of them away"
-                problems.append(RecordError(run.place / "config.json", what))
     return Scan(tuple(sorted(records, key=lambda run: (run.cell.scale, run.cell.name))), tuple(problems))
 
 

@@ -108,16 +108,8 @@ def _todo(cells: Sequence[Cell], options: GridOptions, outcome: GridOutcome) -> 
         if not state.final:
             todo.append(cell)
         elif state.finished:
-            _tidy(Record.for_cell(cell, options.root))
+            Record.for_cell(cell, options.root).tidy()
     return todo
-
-
-def _tidy(record: Record) -> None:
-    """Publish a finished record that a kill left in its folder, unless another command holds the lock."""
-    if record.path.exists():
-        # Its result counts in the folder too. So a folder of another user, for example, is no reason to stop.
-        with contextlib.suppress(LockedError, LockLostError, OSError), record.lock():
-            record.publish()
 
 
 def _retry(record: Record) -> State:

@@ -407,43 +407,20 @@ def test_full_disk_that_has_no_room_for_a_folder_ends_the_merge(there, here, mon
         list(merge(there, here))
 
 
-@pytest.mark.parametrize("archived", [False, True])
-def test_finished_folders_are_merged_into_volumes(there, here, tmp_path, archived):
-    """Finished records in folders, also in an archive, are merged into volumes."""
+def test_finished_folder_in_archive_is_merged_into_volume(there, here, tmp_path):
+    """A finished record that a kill left in a folder of an archive is merged into its volume."""
     record = train(CELL, tmp_path / "elsewhere", 95.0, code=DIRTY, patch=PATCH)
-    unpack(record.read(), there / "smoke" / CELL.name)
-    source = pack(there, tmp_path / "day.tar.gz") if archived else there
+    unpack(record.read(), Record.for_cell(CELL, there).path)
+    source = pack(there, tmp_path / "day.tar.gz")
     result = call("merge", source, "--records", here)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "1 brought")
     assert snapshot(here) == snapshot(tmp_path / "elsewhere")
     assert call("merge", source, "--records", here).output == "1 already present\n"
 
 
-def test_merge_publishes_finished_folders_of_destination(there, here):
-    """A merge moves finished records in folders of the destination to their volumes."""
-    train(dataclasses.replace(CELL, seed=5), there, 95.0)
-    record = in_folder(train(CELL, here, 90.0))
-    list(merge(there, here))
-    assert not record.path.exists()
-    assert len(scan(here).records) == 2
-
-
-def test_merge_without_source_moves_folders_to_volumes(here, tmp_path):
-    """`records merge` without a source moves finished folders to volumes, and `list` mentions them."""
-    record = train(CELL, tmp_path / "elsewhere", 95.0)
-    folder = here / "smoke" / CELL.name
-    unpack(record.read(), folder)
-    assert "in a folder: `records merge` moves it to its volume" in call("list", "--records", here).output
-    before = snapshot(here)
-    assert "1 would be moved from a folder here to a volume" in call("merge", "--dry-run", "--records", here).output
-    assert snapshot(here) == before
-    result = call("merge", "--records", here)
-    assert result.output == f"PUBLISHED {folder}: done\n1 moved from a folder here to a volume\n"
-    assert result.exit_code == 0
-    assert not folder.exists()
-    assert snapshot(here) == snapshot(tmp_path / "elsewhere")
-    assert "in a folder" not in call("list", "--records", here).output
-    assert call("merge", "--records", here).output == f"{here} has no finished record in a folder\n"
+def test_list_mentions_finished_folder(here):
+    in_folder(train(CELL, here, 90.0))
+    assert "in a folder: the next `run` of the cell moves it to its volume" in call("list", "--records", here).output
 
 
 def test_records_list_and_check(here):

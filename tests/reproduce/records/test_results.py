@@ -33,29 +33,27 @@ def test_failed_and_unfinished_cells_need_no_result(tmp_path: Path) -> None:
     assert read.problems == ()
 
 
-@pytest.mark.parametrize("copy", ["zzz", "aaa"])
-def test_misplaced_copy_of_unfinished_record_is_a_problem(tmp_path: Path, copy: str) -> None:
-    """Of two unfinished folders of a cell, the one in its place is read, and the other is a problem."""
-    record = fake_records.train(recipes.cell("smoke"), tmp_path, 90.0, epochs=2)
-    shutil.copytree(record.path, record.path.with_name(copy))
-    (record.path.with_name(copy) / "metrics.jsonl").unlink()
-    read = results.read(tmp_path)
-    assert [run.state.epochs_done for run in read.runs] == [2]
-    (problem,) = read.problems
-    assert f"{copy}/config.json: is a second record of the cell in {record.path}; move" in str(problem)
-    record.path.rename(record.path.with_name("mmm"))  # neither is in its place: one of them counts
-    read = results.read(tmp_path)
-    assert (len(read.runs), len(read.problems)) == (1, 1)
-
-
 @pytest.mark.parametrize("copy", ["live/zzz", "smoke/aaa"])
-def test_two_different_results_conflict_and_neither_counts(tmp_path: Path, copy: str) -> None:
-    """Two different results of a cell are a problem, and neither is read."""
+def test_folder_in_another_place_is_a_problem(tmp_path: Path, copy: str) -> None:
+    """Only the folder in the place of its cell counts, and a copy elsewhere is reported."""
+    record = fake_records.train(recipes.cell("smoke"), tmp_path, 90.0, epochs=2)
+    shutil.copytree(record.path, tmp_path / copy)
+    for states in ([Status.PARTIAL], []):
+        read = results.read(tmp_path)
+        assert [run.state.status for run in read.runs] == states
+        (problem,) = read.problems
+        words = f"{copy}/config.json: is not in the place of its cell. Move the folder to {record.path}, or away"
+        assert words in str(problem)
+        shutil.rmtree(record.path, ignore_errors=True)
+
+
+def test_two_different_results_conflict_and_neither_counts(tmp_path: Path) -> None:
+    """Different results of a cell in its volume and in its folder are a problem, and neither is read."""
     cell = recipes.cell("smoke")
     record = fake_records.train(cell, tmp_path, 90.0)
-    fake_records.unpack(record.read(), tmp_path / copy)
+    fake_records.unpack(record.read(), record.path)
     assert [run.result["test_accuracy"] for run in results.read(tmp_path, [cell]).runs] == [90.0], "the same result"
-    file = tmp_path / copy / "result.json"
+    file = record.path / "result.json"
     file.write_text(file.read_text().replace("90.0", "11.0"))
     read = results.read(tmp_path, [cell])
     assert read.runs == (), "and it is not listed as not run"

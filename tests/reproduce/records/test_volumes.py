@@ -130,21 +130,6 @@ def test_out_of_memory_record_stays_in_its_folder(tmp_path):
     assert not record.path.exists(), "the next run removes the folder"
 
 
-def test_old_record_folder_is_continued_and_published(tmp_path):
-    """A record in a folder of the former layout is continued there and published."""
-    train(CELL, tmp_path, 95.0, epochs=4)
-    before = tmp_path / "smoke" / CELL.name
-    before.parent.mkdir()
-    Record.for_cell(CELL, tmp_path).path.rename(before)
-    record = Record.for_cell(CELL, tmp_path)
-    assert record.path == before
-    assert str(record.state()) == "4 of 4 epochs"
-    with record.lock():
-        finish(record, 95.0)
-    assert accuracies(tmp_path) == [95.0]
-    assert not before.exists()
-
-
 # --- damage and conflicts
 
 
