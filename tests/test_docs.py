@@ -19,7 +19,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 
 #: Paths that the commands create.
-GENERATED = ("reports/index.html", "reports/verdicts.json", "reports/benchmarks")
+GENERATED = ("reports/index.html", "reports/benchmarks")
 #: Options of other programs.
 FOREIGN = {"--max-restarts", "--nnodes", "--rdzv-endpoint", "--shutdown-timeout", "--bench"}
 ELLIPSIS = "…"

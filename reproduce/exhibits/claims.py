@@ -80,34 +80,6 @@ class Judged:
             f"{evidence.text} ({'; '.join((evidence.setting, *evidence.remarks))})" for evidence in self.evidence
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as data, for `reports/verdicts.json`."""
-        claim = self.claim
-        return {
-            "claim": claim.key,
-            "paper": claim.paper,
-            "exhibit": claim.exhibit,
-            "sentence": claim.sentence,
-            "source": claim.mark.value,
-            "verdict": self.verdict.value,
-            "evidence": [_evidence_dict(evidence) for evidence in self.evidence],
-        }
-
-
-def _evidence_dict(evidence: Evidence) -> dict[str, Any]:
-    ours = evidence.estimate
-    numbers = {} if ours is None else {"mean": ours.mean, "low": ours.low, "high": ours.high, "runs": list(ours.counts)}
-    rounded = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in numbers.items()}
-    return {
-        "scale": evidence.scale,
-        "setting": evidence.setting,
-        "found": evidence.text.replace("\N{NARROW NO-BREAK SPACE}", " "),
-        **rounded,
-        "verdict": evidence.verdict.value,
-        "remarks": list(evidence.remarks),
-        "cells": list(evidence.cells),
-    }
-
 
 def judge(frames: Frames) -> list[Judged]:
     """Judge every claim by the records, in the order of the file."""

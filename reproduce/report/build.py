@@ -1,4 +1,4 @@
-"""Build the report: read the records, make the page and the verdicts, and write them."""
+"""Build the report: read the records, make the page, and write it."""
 
 import gc
 from collections.abc import Iterator
@@ -8,11 +8,9 @@ from pathlib import Path
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
 from reproduce.records.results import read
-from reproduce.records.storage import check_own, write_atomically
+from reproduce.records.storage import write_atomically
 from reproduce.report.page import render
 from reproduce.report.readme import contents, update
-
-VERDICTS = "verdicts.json"  # written next to the page
 
 
 def build(records_root: Path, output: Path, *, readme: Path | None = None) -> Path:
@@ -25,11 +23,9 @@ def build(records_root: Path, output: Path, *, readme: Path | None = None) -> Pa
 
     Raises:
         StorageFullError: If the disk is full.
-        StorageError: If the file of the verdicts exists and was not written by a report.
         ReadmeError: If the README has no place for the results.
 
     """
-    check_own(output.with_name(VERDICTS), b'{\n  "verdicts"')
     expected = [cell for name in scales.SCALES for cell in grid_of(name)]
     with _disable_gc():
         report = render(read(records_root, expected))
@@ -37,7 +33,6 @@ def build(records_root: Path, output: Path, *, readme: Path | None = None) -> Pa
             update(readme, contents(report.top.answers, report.top.headlines, report.top.judged))
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, report.html.encode())
-        write_atomically(output.with_name(VERDICTS), report.verdicts.encode())
     return output
 
 

@@ -1,16 +1,14 @@
-"""Make one self-contained HTML file, and the verdicts as JSON, from the records.
+"""Make one self-contained HTML file from the records.
 
 A report that loads its style, plots or data from another place breaks when that place disappears. Everything is
 therefore inline: style, script, and drawings as SVG. A copy of the file is complete. The page is also complete without
 its script, which only sorts tables, hides what is not selected, and saves a table as CSV or a drawing as a file on
 demand. The page's content security policy forbids all loading and every other script. The same records give the same
-file, byte for byte, because nothing in it depends on when or where it was made. `verdicts.json` next to it contains the
-verdict on every claim of the paper, with its evidence and the cells that it is based on.
+file, byte for byte, because nothing in it depends on when or where it was made.
 """
 
 import base64
 import hashlib
-import json
 import re
 from dataclasses import replace
 from typing import NamedTuple
@@ -34,10 +32,9 @@ SCRIPT_PLACE = "HASH-OF-THE-SCRIPT"  # placeholder in the page for the hash of i
 
 
 class Report(NamedTuple):
-    """The page as HTML, the verdicts as JSON, and the content of the top of the page."""
+    """The page as HTML, and the content of its top."""
 
     html: str
-    verdicts: str
     top: Top
 
 
@@ -75,10 +72,7 @@ def render(results: Results) -> Report:
     )
     script = page.rpartition("<script>")[2].partition("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    verdicts = (
-        json.dumps({"verdicts": [judged.to_dict() for judged in top.judged]}, indent=2, ensure_ascii=False) + "\n"
-    )
-    return Report(page.replace(SCRIPT_PLACE, digest, 1), verdicts, top)
+    return Report(page.replace(SCRIPT_PLACE, digest, 1), top)
 
 
 def _environment() -> jinja2.Environment:

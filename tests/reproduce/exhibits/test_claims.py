@@ -106,9 +106,8 @@ def test_verdicts_are_unknown_without_their_cells(golden_frames: Frames, judged:
 
 
 def test_evidence_names_recorded_cells(golden_frames: Frames, judged: list[Judged]) -> None:
-    """All evidence can be written as JSON, and names existing cells or benchmarks."""
+    """All evidence names existing cells or benchmarks."""
     names = {run.cell.name for run in recorded(golden_frames)}
-    for judgement in json.loads(json.dumps([judgement.to_dict() for judgement in judged])):
-        for evidence in judgement["evidence"]:
-            assert evidence["cells"]
-            assert all(cell in names or cell.startswith("benchmarks/") for cell in evidence["cells"])
+    for evidence in (evidence for judgement in judged for evidence in judgement.evidence):
+        assert evidence.cells
+        assert all(cell in names or cell.startswith("benchmarks/") for cell in evidence.cells)

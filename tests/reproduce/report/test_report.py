@@ -15,16 +15,17 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner
 
 from petra_core import methods
 from reproduce import published
-from reproduce.commands.cli import main
 from reproduce.exhibits import accuracy
 from reproduce.exhibits._exhibit import all_exhibits
+from reproduce.exhibits.claims import judge
 from reproduce.grids import recipes
 from reproduce.presentation.content import Section
+from reproduce.records.frames import Frames
 from reproduce.records.record import Record
+from reproduce.records.results import read
 from reproduce.report import build, sections
 from tests import fake_records
 from tests.browser import FOLDED, LOOK, PHONE, browse, browse_in_frame, needs_browser, reported, with_script
@@ -140,7 +141,6 @@ def test_report_bytes_are_deterministic_across_processes(records: Path, page: Pa
     command = [sys.executable, "-m", "reproduce", "report", "--records", str(records), "--output", str(again)]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "7"}, cwd=ROOT, stdout=subprocess.DEVNULL)
     assert again.read_bytes() == page.read_bytes()
-    assert again.with_name("verdicts.json").read_bytes() == page.with_name("verdicts.json").read_bytes()
 
 
 def test_page_contains_every_entry_of_a_table(records: Path, tree: Element) -> None:
@@ -185,18 +185,18 @@ def test_meaning_of_states_and_verdicts_is_explained(tree: Element) -> None:
     assert "length and recipe" not in text, "Training length has runs of all lengths in one table"
 
 
-def test_every_claim_has_a_linkable_row_with_verdict(page: Path, tree: Element) -> None:
-    """Every claim has a row with its sentence and verdict, which equals that in verdicts.json."""
-    verdicts = json.loads((page.parent / "verdicts.json").read_text())["verdicts"]
-    assert [verdict["claim"] for verdict in verdicts] == [claim.key for claim in published.claims()]
+def test_every_claim_has_a_linkable_row_with_verdict(records: Path, tree: Element) -> None:
+    """Every claim has a row with its sentence and verdict."""
     by_id = {e.attributes["id"]: e for e in tree.walk() if e.attributes.get("id", "").startswith("claim-")}
-    for verdict in verdicts:
-        row = by_id[f"claim-{verdict['claim']}"]
-        assert verdict["sentence"].replace("'", "\N{RIGHT SINGLE QUOTATION MARK}") in row.text.replace(
+    judgements = judge(Frames(read(records)))
+    assert list(by_id) == [f"claim-{judged.claim.key}" for judged in judgements]
+    for judged in judgements:
+        row = by_id[f"claim-{judged.claim.key}"]
+        assert judged.claim.sentence.replace("'", "\N{RIGHT SINGLE QUOTATION MARK}") in row.text.replace(
             "\N{NO-BREAK SPACE}", " "
         )
-        assert row.children[-1].text.strip() == verdict["verdict"]
-        assert row.all("a")[0].attributes["href"] == f"#claim-{verdict['claim']}"
+        assert row.children[-1].text.strip() == judged.verdict.value
+        assert row.all("a")[0].attributes["href"] == f"#claim-{judged.claim.key}"
     listed = [e for e in tree.walk() if e.attributes.get("class") == "of-section"]
     assert {e.all("li")[0].all("a")[0].attributes["href"] for e in listed} <= {f"#{name}" for name in by_id}
 
@@ -242,19 +242,6 @@ def test_provenance_lists_cells_machines_and_unreadable_records(tree: Element) -
     (text,) = (item.text for item in section.all("li") if "damaged or foreign" in item.text)
     assert text.count("result.json") == 1
     assert "format 99" in text
-
-
-@pytest.mark.parametrize("theirs", ["mine", "", '{"verdicts of a jury": []}'])
-def test_foreign_verdicts_file_is_kept(tmp_path: Path, theirs: str) -> None:
-    """A verdicts.json that this command did not write is kept, and no page is written."""
-    (tmp_path / "verdicts.json").write_text(theirs)
-    (tmp_path / "records").mkdir()
-    given = ["report", "--output", str(tmp_path / "index.html"), "--records", str(tmp_path / "records")]
-    done = CliRunner().invoke(main, given)
-    assert done.exit_code == 1
-    assert "verdicts.json is there already, and this command did not write it" in done.output
-    assert not (tmp_path / "index.html").exists()
-    assert (tmp_path / "verdicts.json").read_text() == theirs
 
 
 def test_page_without_records_states_it(tmp_path: Path) -> None:
