@@ -30,7 +30,7 @@ from reproduce.commands.train_options import TrainOptions
 from reproduce.distributed import launch_env, partitioning
 from reproduce.distributed.launch import launch
 from reproduce.grids import recipes
-from reproduce.modelling import fewer_stages, work
+from reproduce.modelling import work
 from reproduce.modelling.network import balance
 from reproduce.running import devices
 
@@ -74,8 +74,6 @@ def train(context: click.Context, settings: dict[str, Any], options: TrainOption
             arguments += ["--partition", partition]  # the last one wins: all processes agree, also after a restart
         # Report an error once, not in every process.
         partitioning.parse_partition(cell, partition, processes)
-        if advice := fewer_stages.describe(cell, processes):
-            click.echo(advice, err=True)
         check_files(*options.files_of(cell))
         sys.exit(launch(processes * cell.replicas, arguments, restarts=options.max_restarts))
     from reproduce.commands.process import train_here  # torch

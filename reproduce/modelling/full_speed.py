@@ -14,7 +14,7 @@ staleness for a given period T follows: d_p is at least d_q - 1 + (seconds of th
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import ceil, inf
+from math import ceil
 
 from petra_core.prediction.partition import Cost
 from reproduce.modelling.simulation import INSTANT, Link
@@ -55,22 +55,6 @@ def smallest_staleness(costs: Sequence[Cost], link: Link = INSTANT, accumulation
         )
         vector[first] = max(vector[first + 1], *needs)
     return tuple(vector)
-
-
-def hidden_latency(costs: Sequence[Cost], staleness: Sequence[int]) -> float:
-    """Return the largest latency of a message, in seconds, at which the period is the best up to `TOLERANCE`.
-
-    Bandwidth is unlimited. The arguments are those of `period`. The result is infinite for one device, and 0 if the
-    staleness is too small at any latency.
-    """
-    longest = _best(costs, INSTANT, 1) * (1 + TOLERANCE)
-    spare = (
-        (longest * (staleness[first] - staleness[last] + 1) - _round_trip(costs, first, last, INSTANT, 1))
-        / (2 * (last - first))
-        for last in range(len(costs))
-        for first in range(last)
-    )
-    return max(0.0, min(spare, default=inf))
 
 
 def _best(costs: Sequence[Cost], link: Link, accumulation: int) -> float:

@@ -23,7 +23,6 @@ from reproduce.commands.cli import main
 from reproduce.commands.options import UserPath
 from reproduce.commands.train_options import TrainOptions
 from reproduce.grids.selection import Selection
-from reproduce.modelling import fewer_stages
 from reproduce.records.record import Record, Status
 from reproduce.running import runner
 from reproduce.running.grid_options import GridOptions
@@ -187,18 +186,6 @@ def test_train_writes_record_and_refuses_other_cell(tmp_path):
 def test_name_of_a_published_system_is_a_method_of_a_cell():
     named = dataclasses.replace(train.DEFAULTS, method="PIPEDREAM", scale="custom")
     assert (named.method, named.timing) == ("DELAYED_GRADIENTS", "1f1b")
-
-
-def test_several_processes_advise_fewer_stages():
-    cell = train.cell_by_hand({"method": "PETRA"})
-    output = fewer_stages.describe(cell, 4)
-    assert output.startswith("one stage per process (--timing 1f1b --stages 3,2,2,3) would change the staleness of ")
-    assert "from 18 to 3 micro-batches" in output
-    assert "up to 11% of" in output
-    assert "(--timing 1f1b) would" in fewer_stages.describe(cell, 10)
-    chosen = dataclasses.replace(cell, timing="1f1b")
-    for other, processes in ((cell, 1), (chosen, 4), (train.cell_by_hand({"method": "backpropagation"}), 4)):
-        assert not fewer_stages.describe(other, processes)
 
 
 @pytest.mark.slow

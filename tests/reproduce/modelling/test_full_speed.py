@@ -7,7 +7,7 @@ import pytest
 from petra_core import methods
 from petra_core.prediction.partition import Cost
 from petra_core.staleness import lockstep, one_f_one_b
-from reproduce.modelling.full_speed import TOLERANCE, hidden_latency, period, smallest_staleness
+from reproduce.modelling.full_speed import TOLERANCE, period, smallest_staleness
 from reproduce.modelling.simulation import Link, make_schedule, simulate
 
 LINKS = (Link(), Link(latency=0.4), Link(latency=0.4, bandwidth=30))
@@ -69,15 +69,3 @@ def test_smallest_staleness_of_known_cases() -> None:
     assert smallest_staleness([Cost(4, 4), Cost(1, 1), Cost(1, 1)]) == (1, 0, 0), (
         "the others wait for the first all the same"
     )
-
-
-def test_hidden_latency_keeps_full_speed() -> None:
-    """At the hidden latency, the period exceeds full speed by exactly the tolerance."""
-    equal = [Cost(1, 2)] * 3
-    assert hidden_latency(equal, one_f_one_b(3)) == pytest.approx(1.5 * TOLERANCE * 3 / 2)
-    assert hidden_latency(equal, (0, 0, 0)) == 0
-    costs = [Cost(1, 2), Cost(2, 4)]
-    for vector in ((1, 0), (2, 0)):
-        hidden = hidden_latency(costs, vector)
-        assert period(costs, vector, Link(latency=hidden)) == pytest.approx(6 * (1 + TOLERANCE))
-        assert period(costs, vector, Link(latency=0.99 * hidden)) < 6 * (1 + TOLERANCE)
