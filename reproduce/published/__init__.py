@@ -24,6 +24,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+import petra_core
+
 PAPER_TITLE = "PETRA: Parallel End-to-end Training with Reversible Architectures"
 PAPER_REFERENCE = "ICLR 2025, arXiv:2406.02052"
 PAPER_CITATION = f"""\
@@ -34,6 +36,13 @@ PAPER_CITATION = f"""\
   booktitle = {{The Thirteenth International Conference on Learning Representations}},
   year      = {{2025}},
   note      = {{arXiv:2406.02052}}
+}}"""
+SUITE_CITATION = f"""\
+@software{{petra_suite,
+  title   = {{{{PETRA suite: benchmark and reproduction of parallel end-to-end training with reversible
+             architectures}}}},
+  author  = {{{{PETRA suite authors}}}},
+  version = {{{{{petra_core.__version__}, the commit that you used}}}}
 }}"""
 
 
@@ -180,14 +189,3 @@ def forward_gradient_row(target: str, guess: str, space: str, scaling: str) -> R
     wanted = dict(zip(("target", "guess", "space", "scaling"), (target, guess, space, scaling), strict=True))
     rows = read("forward_gradients")
     return next((row for row in rows if all(row[name] == value for name, value in wanted.items())), None)
-
-
-def suite_citation(version: str) -> str:
-    """Return a BibTeX entry for this suite. `version` names the commit."""
-    return f"""\
-@software{{petra_suite,
-  title   = {{{{PETRA suite: benchmark and reproduction of parallel end-to-end training with reversible
-             architectures}}}},
-  author  = {{{{PETRA suite authors}}}},
-  version = {{{{{version}}}}}
-}}"""

@@ -22,7 +22,7 @@ from reproduce.presentation.content import Figure, Listing, Table
 from reproduce.presentation.statements import ClaimVerdict
 from reproduce.presentation.statistics import MARGIN_POINTS
 from reproduce.records.results import Results
-from reproduce.report import citing, layout, overview
+from reproduce.report import layout, overview
 from reproduce.report.headline import TERMS
 from reproduce.report.reproducibility import count_verdicts
 from reproduce.report.sections import Top, draw
@@ -67,7 +67,7 @@ def render(results: Results) -> Report:
             attention=overview.attention(in_order),
             marks=published.Mark,
             margin=MARGIN_POINTS,
-            citation=citing.entries(results),
+            citation=f"{published.PAPER_CITATION}\n\n{published.SUITE_CITATION}",
         )
     )
     script = page.rpartition("<script>")[2].partition("</script>")[0]

@@ -1,40 +1,15 @@
 """Test the citations of the paper and the suite in the report and in CITATION.cff (Citation File Format 1.2.0)."""
 
 import re
-from pathlib import Path
 
-from petra_core import methods
 from reproduce import published
-from reproduce.grids import recipes
-from reproduce.records.results import read
-from reproduce.report import citing
-from tests import fake_records
 from tests.conftest import ROOT
 
 CFF = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-COMMIT = fake_records.CLEAN["commit"]
 REQUIRED = {"cff-version", "message", "title", "authors"}
 KNOWN = REQUIRED | {"abstract", "commit", "contact", "date-released", "doi", "identifiers", "keywords", "license"}
 KNOWN |= {"license-url", "preferred-citation", "references", "repository", "repository-artifact", "repository-code"}
 KNOWN |= {"type", "url", "version"}
-
-
-def test_report_cites_commits_of_finished_cells(tmp_path: Path) -> None:
-    """The citation lists the commits of finished cells, most frequent first, or a placeholder."""
-    other = {**fake_records.DIRTY, "commit": "f" * 40}
-    fake_records.train(recipes.cell("smoke", seed=0), tmp_path, 90.0, code=other, patch="x\n")
-    for seed in (1, 2):
-        fake_records.train(recipes.cell("smoke", seed=seed), tmp_path, 90.0)
-    fake_records.train(
-        recipes.cell("smoke", seed=3), tmp_path, 90.0, epochs=1, code={**fake_records.CLEAN, "commit": "0" * 40}
-    )
-    text = citing.entries(read(tmp_path))
-    assert f"version = {{{{0.1.0, commit {COMMIT}; 0.1.0, commit {'f' * 40} with changes}}}}" in text
-    assert "rivaud2025petra" in text
-    assert text.count("{") == text.count("}")
-    unknown = {"version": "0.1.0", "commit": None, "note": "not a checkout"}
-    fake_records.train(recipes.cell("smoke", "chain8", methods.DSP), tmp_path / "unknown", 90.0, code=unknown)
-    assert "version = {{the commit that you used}}" in citing.entries(read(tmp_path / "unknown"))
 
 
 def test_citation_file_is_valid_and_matches_the_report() -> None:
