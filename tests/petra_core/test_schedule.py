@@ -1,10 +1,10 @@
-"""Test the programs of stages against pictures written by hand."""
+"""Test the programs of stages against pictures written by hand, and the staleness vectors of known schedules."""
 
 import pytest
 
 from petra_core import methods
 from petra_core.methods import Method
-from petra_core.staleness import lockstep, one_f_one_b
+from petra_core.staleness import forward_lags, lockstep, one_f_one_b, per_device, resolve
 from tests.properties import program
 
 LOCKSTEP = (
@@ -37,3 +37,18 @@ def test_program_updates_after_every_kth_backward() -> None:
     actions = [str(action) for action in program(methods.DELAYED_GRADIENTS, (2, 0), 0, 5, accumulation=2)]
     assert actions == ["F0", "F1", "F2", "B0", "F3", "B1", "U0", "F4", "B2", "B3", "U1", "B4"]
     assert list(program(methods.PETRA, (2, 0), 0, 0)) == []
+
+
+def test_vectors_of_known_schedules() -> None:
+    """lockstep, one_f_one_b and per_device return the known staleness vectors."""
+    assert lockstep(4) == (6, 4, 2, 0)
+    assert one_f_one_b(4) == (3, 2, 1, 0)
+    assert per_device((3, 2, 2, 3)) == (3, 3, 3, 2, 2, 1, 1, 0, 0, 0)
+    assert per_device((2, 1, 1), slack=0.5) == (3, 3, 2, 0)
+    assert forward_lags(lockstep(5)) == (0, 1, 2, 3, 4)
+    assert forward_lags((3, 3, 2, 0)) == (0, 0, 0, 1)
+    assert resolve(methods.PETRA, 3, 1) == (4, 2, 0)
+    assert resolve(methods.PAREPROP, 3, 1) == (0, 0, 0)
+    for method in methods.ALL:
+        assert tuple(method.staleness(stage, 3) for stage in range(3)) == resolve(method, 3, accumulation=4)
+    assert [method.ticks_to_steady(3, 2) for method in (methods.PETRA, methods.DELAYED_GRADIENTS)] == [6, 10]
