@@ -25,6 +25,7 @@ blocks, and SGD written out. It is slow and obvious, for toy networks.
 """
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -265,13 +266,20 @@ def simulate(
             return enter + 2 * last - j
         return (enter + staleness[j]) * step_length(stages) + 2 * len(stages) - j
 
+    forwards: dict[tuple[int, int], list[int]] = defaultdict(list)  # by (tick, j): m
+    backwards: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for m, enter in enumerate(enters):
+        for j in range(len(stages)):
+            forwards[forward_at(enter, j), j].append(m)
+            backwards[backward_at(enter, j), j].append(m)
+
     for tick in range(backward_at(enters[-1], 0) + 1):
         now = history.weights[tick]
         history.weights.append(list(now))
         history.statistics.append([list(of_stage) for of_stage in history.statistics[tick]])
         for j, stage in enumerate(stages):
             may_be_late = j < last or about.lag > 0
-            for m in [m for m, enter in enumerate(enters) if forward_at(enter, j) == tick]:
+            for m in forwards[tick, j]:
                 value = upward[m, j - 1] if j else as_value(batches[m][0])
                 due = m // accumulation
                 forward_version[m, j] = max(due - about.lag, 0) if about.lag else version[j]
@@ -290,7 +298,7 @@ def simulate(
                     history.statistics[tick + 1][j][p] = statistics
                 upward[m, j] = value
 
-            for m in [m for m, enter in enumerate(enters) if backward_at(enter, j) == tick]:
+            for m in backwards[tick, j]:
                 message, delta = downward[m, j + 1] if j < last else (None, None)
                 history.gradients[j, m] = [{} for _ in stage]
                 corrected[j, m] = [{} for _ in stage]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, delay, merge, methods, models
+from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, checkpoint, delay, merge, methods, models
 from petra_core.delay import CORRECTIONS, PredictedWeights
 from petra_core.delay.corrections import Correction
 from petra_core.messages import Channel, Message
@@ -35,8 +35,7 @@ from petra_core.staleness import Action, Kind
 from petra_core.update_rule import UpdateRule, describe
 from petra_core.worker import Backward
 from tests import toys
-from tests.compare import assert_bitwise_equal, assert_close, relative_error
-from tests.properties import assert_resumes_bitwise
+from tests.compare import assert_bitwise_equal, assert_close
 from tests.reference import RULES, Delay, Named, ReferencePart, ReferenceRun, Sgd, entries, simulate, step_length
 
 TOLERANCE = 1e-12
@@ -93,8 +92,12 @@ def network(pattern: str, *, norm: bool = True, dropout: float = 0.0) -> list[li
 
 
 def batches(count: int) -> list[tuple[Tensor, Tensor]]:
-    torch.manual_seed(0)
-    return [(torch.randn(BATCH, FEATURES, dtype=torch.float64), torch.randint(CLASSES, (BATCH,))) for _ in range(count)]
+    g = torch.Generator().manual_seed(0)
+    size = (BATCH, FEATURES)
+    return [
+        (torch.randn(size, generator=g, dtype=torch.float64), torch.randint(CLASSES, (BATCH,), generator=g))
+        for _ in range(count)
+    ]
 
 
 def plain(stages: list[list[ReferencePart]]) -> nn.Sequential:
@@ -362,14 +365,17 @@ class Case:
             staleness=self.staleness,
             delay=self.rules,
             autocast=torch.bfloat16 if self.autocast else None,
-            **settings,
+            **{"seed": None if self.dropout else 7} | settings,  # the reference draws from the global generator
         )
 
-    def train(self, p: Pipeline, look: Callable[[int, Tensor | None], object] = lambda m, loss: None) -> None:
+    def train(
+        self, p: Pipeline, look: Callable[[int, Tensor | None], object] = lambda m, loss: None, start: int = 0
+    ) -> None:
         """Train to the end, and call `look` with the number and the loss of each micro-batch after its step."""
         data = self.data()
-        torch.manual_seed(11)  # as before the training of the reference
-        for m, (x, y) in enumerate(data):
+        if not start:
+            torch.manual_seed(11)  # as before the training of the reference
+        for m, (x, y) in enumerate(data[start:], start):
             if m in self.drains:
                 p.drain()
             p.set_learning_rate(lambda j, m=m: self.rate(m, j))
@@ -379,17 +385,28 @@ class Case:
 
 def check(case: Case, folder: Path) -> None:
     """Compare the engine's training with that of the reference, after a resume and over several ranks bitwise."""
-    assert_equals_reference(case)
+    alone = assert_equals_reference(case, folder / "state.pt")
     if case.stop:
-        assert_resumes_bitwise(lambda: case.pipeline(seed=7), case.data(), case.stop, folder)
+        resumed = case.pipeline()
+        toys.train(resumed, case.data()[-3:], drain=False)  # earlier work of the pipeline must leave no trace
+        resumed.load_state_dict(checkpoint.load(folder / "state.pt"))
+        case.train(resumed, start=case.stop)
+        assert_bitwise_equal(resumed.state_dict(), alone.state_dict())
+        assert resumed.memory().now() == alone.memory().now()
     if case.partition:
-        alone = case.pipeline(seed=7)
-        case.train(alone)
+        if case.dropout:
+            alone = case.pipeline(seed=7)
+            case.train(alone)
         assert_bitwise_equal(train_over_ranks(case), dict(enumerate(alone.state_dict()["workers"])))
 
 
-def assert_equals_reference(case: Case) -> None:
-    """Compare weights, statistics and losses after every step, and what every backward reads and returns."""
+def assert_equals_reference(case: Case, file: Path) -> Pipeline:
+    """Compare weights, statistics and losses after every step, and what every backward reads and returns.
+
+    Returns:
+        The pipeline after its training. Its state after `stop` micro-batches is in the file.
+
+    """
     tolerance = 1e-4 if case.autocast else TOLERANCE
     history, seen = case.by_reference(), []
     generator = torch.get_rng_state()
@@ -409,6 +426,8 @@ def assert_equals_reference(case: Case) -> None:
         assert_close(weights_of(p), history.weights[end], tolerance)
         assert_close(statistics_of(p), history.statistics[end], tolerance)
         assert_close(loss, history.losses[m], tolerance)
+        if m + 1 == case.stop:
+            checkpoint.save(file, p.state_dict())
 
     case.train(p, compare)
     assert_close(weights_of(p), history.weights[-1], tolerance)
@@ -416,6 +435,7 @@ def assert_equals_reference(case: Case) -> None:
     assert sorted(seen) == [(j, m) for j in range(len(p.stages)) for m in range(case.count)]
     assert p.observed_staleness == case.expected_staleness
     assert [worker.version for worker in p.workers] == [case.count // case.k] * len(p.stages)
+    return p
 
 
 def has_whole_input(method: Method, stage: str) -> bool:
@@ -467,6 +487,11 @@ def train_over_ranks(case: Case) -> dict[int, Any]:
         with baton:
             channel = ThreadChannel(case.partition, rank, queues, baton)
             p = case.pipeline(seed=7, channel=channel)
+            new = p.state_dict()
+            toys.train(p, case.data()[-3:], drain=False)  # earlier work and its messages must leave no trace
+            p.load_state_dict(new)
+            with pytest.raises(ValueError, match="over several processes"):
+                p.stagger()
             case.train(p)
             states = p.state_dict()["workers"]
             return {index: states[index] for index in channel.stages}
@@ -478,9 +503,9 @@ def train_over_ranks(case: Case) -> dict[int, Any]:
 
 def in_lockstep() -> list[Case]:
     """Return the methods of the paper on all kinds of networks, with a drain, and without staleness."""
-    patterns = {"b h": 2, "b b h": 1, "b r r r b r h": 3, "br rr brr rh": 4}
+    patterns = {"b h": 2, "b b h": 1, "b r r b r h": 3, "br rr brr rh": 4}
     cases = [
-        Case(method, pattern, k, drains=(14,), count=20) for pattern, k in patterns.items() for method in methods.PAPER
+        Case(method, pattern, k, drains=(12,), count=16) for pattern, k in patterns.items() for method in methods.PAPER
     ]
     return cases + [Case(method, "br r b h", 2, (0,) * 4, count=12) for method in methods.PAPER if method.pipelined]
 
@@ -488,21 +513,21 @@ def in_lockstep() -> list[Case]:
 def with_rules() -> list[Case]:
     """Return every rule for delay: applied every step and every third, to single and merged stages, and resumed."""
     cases = [
-        *(Case(method, "b r r b r h", 1, rules=rules, partition=(2, 4)) for method, rules in SETTINGS),
+        *(Case(method, "b r r h", 1, rules=rules, count=15, partition=(2, 2)) for method, rules in SETTINGS),
         *(
-            Case(method, "br rr brr rh", 3, rules=rules, nesterov=False, dropout=0.2, stop=13)
+            Case(method, "br brr rh", 3, rules=rules, nesterov=False, dropout=0.2, count=13, stop=8)
             for method, rules in SETTINGS
         ),
     ]
     for rules in ([], *([rule()] for rule in CORRECTIONS.values() if rule is not delay.Average)):
-        cases.append(Case(methods.PIPEDREAM_2BW, "b r r h", 6, rules=rules, count=24, stop=17, partition=(1, 2, 1)))
-        cases.append(Case(methods.PIPEDREAM_2BW, "b r r h", 8, rules=rules, count=24, dropout=0.2))
+        cases.append(Case(methods.PIPEDREAM_2BW, "b r h", 4, rules=rules, count=16, stop=11, partition=(1, 1, 1)))
+        cases.append(Case(methods.PIPEDREAM_2BW, "b r h", 5, rules=rules, count=15, dropout=0.2))
     return cases
 
 
 def alone() -> list[Case]:
     """Return networks of one stage, which no rule for delay changes, and every method in mixed precision."""
-    cases = [Case(method, "h", 2, rules=rules, count=8) for method, rules in SETTINGS]
+    cases = [Case(method, "h", 2, rules=rules, count=6) for method, rules in SETTINGS if method is methods.PETRA]
     return cases + [Case(method, "b r r b h", 4, autocast=True, count=12) for method in methods.PAPER]
 
 
@@ -515,10 +540,10 @@ def random_vector(generator: random.Random, stages: int) -> tuple[int, ...]:
 def drawn(method: Method, seed: int) -> Case:
     """Draw everything that the method allows."""
     generator = random.Random(f"{method} {seed}")
-    stages = generator.randint(2, 7)
+    stages = generator.randint(2, 5)
     words = [generator.choice(("b", "br")), *generator.choices(("b", "r", "r", "rr", "br"), k=stages - 2)]
     vector = random_vector(generator, stages) if method.pipelined else (0,) * stages
-    k = max(generator.randint(1, 5), vector[0] if method.double_buffered else 1)
+    k = max(generator.randint(1, 4), vector[0] if method.double_buffered else 1)
     count = 2 * vector[0] + 3 * k + 2
     cut = generator.randint(1, stages - 1)
     return Case(
@@ -592,25 +617,3 @@ def test_in_place_gradient_change_affects_only_the_update(method):
     pipeline = pipeline_of(stages, method, 1, optimizer=lambda p: torch.optim.SGD(p, lr=0.05), before_update=double)
     toys.train(pipeline, data)
     assert_close(weights_of(pipeline), history.weights[-1], TOLERANCE)
-
-
-def trained(pattern: str, method: methods.Method, learning_rate: float) -> Tensor:
-    """Return all weights after forty micro-batches as one vector."""
-    stages = network(pattern, norm=False)  # BatchNorm over six samples amplifies any difference
-    pipeline = pipeline_of(stages, method, 1, optimizer=lambda p: torch.optim.SGD(p, lr=learning_rate))
-    toys.train(pipeline, batches(40))
-    return torch.cat([parameter.detach().flatten() for parameter in pipeline.model.parameters()])
-
-
-@pytest.mark.parametrize(
-    ("pattern", "close"),
-    [("b r r r h", []), ("b r b r h", [("DSP", "PETRA"), ("DELAYED_GRADIENTS", "APPROXIMATE_INPUTS")])],
-)
-def test_methods_differ_unless_reconstruction_is_unused(pattern, close):
-    """Otherwise only x~ is reconstructed wrongly and no stage uses it, so PETRA equals DSP."""
-    start = trained(pattern, methods.PETRA, 0.0)
-    way = {method.name: trained(pattern, method, 0.2) - start for method in methods.PAPER if method.pipelined}
-    assert len(way) == 4
-    for pair in itertools.combinations(way, 2):
-        distance = relative_error(*(way[name] for name in pair))  # relative to the change of weights
-        assert distance < 1e-9 if pair in close else distance > 1e-3, f"{pair} are {distance:.3g} apart"

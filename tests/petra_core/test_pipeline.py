@@ -3,20 +3,17 @@
 import copy
 import itertools
 import math
-from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, Stage, merge, methods
 from petra_core.inspection.values import PendingLosses
-from petra_core.messages import Channel, Message
 from petra_core.methods import Method
-from petra_core.staleness import Action, Kind
 from petra_core.tape import as_streams, as_value
 from petra_core.update_rule import UpdateRule
 from petra_core.worker import Backward, devices_of
@@ -296,73 +293,3 @@ def test_integer_inputs_and_stage_without_parameters_train(method: Method) -> No
     net = [stage.double() for stage in (BufferedStage(nn.Embedding(11, 6)), BufferedStage(nn.Tanh()), head)]
     data = [(torch.randint(0, 11, (4, 5)), torch.tensor([0, 1, 2, 0])) for _ in range(6)]
     assert_trains_as_plain_training(net, method, 2, data)
-
-
-class Linked(Channel):
-    """The channel of one of two ranks in this process. Both have the same queues of sent messages."""
-
-    def __init__(self, stages: range, count: int, sent: dict[tuple[int, bool], deque[Message]]) -> None:
-        super().__init__(stages, count)
-        self._sent = sent  # by receiving stage and whether they go upwards
-        self._expected: list[tuple[int, bool, int]] = []
-
-    def check_settings(self, settings: Any, *arguments: Any) -> None:
-        self.settings = settings
-
-    def check_step(self, *arguments: Any) -> None:
-        self.learning_rate = arguments[-1]
-
-    def expect(self, forward: int | None, backward: int | None) -> None:
-        self._expected += [] if forward is None else [(self.stages.start, True, forward)]
-        self._expected += [] if backward is None else [(self.stages.stop - 1, False, backward)]
-
-    def send(self, stage: int, message: Message) -> None:
-        self._sent[stage, message.gradients is None].append(message)
-
-    def collect(self, stage: int, action: Action | None) -> list[Message]:
-        messages = []
-        for at, upwards, number in tuple(self._expected):
-            wanted = action is None or (upwards == (action.kind is Kind.FORWARD) and number <= action.number)
-            if at == stage and wanted:
-                self._expected.remove((at, upwards, number))
-                messages.append(self._sent[at, upwards].popleft())
-                assert messages[-1].micro_batch == number
-        return messages
-
-
-def test_two_ranks_train_and_resume_as_one() -> None:
-    """Two pipelines with linked channels train, save, load an earlier state and drain bitwise as one pipeline."""
-    sent: dict[tuple[int, bool], deque[Message]] = defaultdict(deque)
-    channels = [None, Linked(range(2), 5, sent), Linked(range(2, 5), 5, sent)]
-    alone, *ranks = [
-        Pipeline(toys.network(5), methods.PETRA, optimizer=toys.sgd, seed=7, channel=channel) for channel in channels
-    ]
-    rates, data = [0.05, 0.04, 0.03, 0.02, 0.01], toys.batches(20)
-    for p in (alone, *ranks):
-        p.set_learning_rate(rates.__getitem__)
-
-    def assert_equal_steps(steps: Sequence[tuple[Tensor, Tensor]]) -> list[dict[str, Any]]:
-        for x, y in steps:
-            assert_bitwise_equal([p.step(x, y) for p in ranks], [None, alone.step(x, y)])
-        whole, *states = [p.state_dict() for p in (alone, *ranks)]
-        for state, channel in zip(states, channels[1:], strict=True):
-            for index in channel.stages:
-                assert_bitwise_equal(state["workers"][index], whole["workers"][index])
-        return [whole, *states]
-
-    early = assert_equal_steps(data[:9])
-    for x, y in data[9:11]:  # the lower rank has not collected all messages at the end
-        for p in (alone, *ranks):
-            p.step(x, y)
-    for p, state in zip((alone, *ranks), early, strict=True):
-        p.load_state_dict(state)
-    assert_equal_steps(data[11:16])
-    for p in (alone, *reversed(ranks)):  # the upper rank needs no messages of the lower one for this
-        p.drain()
-    assert_equal_steps(data[16:])
-    for rank in ranks:
-        assert isinstance(rank.channel, Linked)
-        assert rank.channel.settings["method"] is methods.PETRA
-        assert rank.channel.learning_rate == rates[0]
-        with pytest.raises(ValueError, match="over several processes"):
-            rank.stagger()

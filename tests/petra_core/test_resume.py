@@ -69,19 +69,6 @@ def test_resume_in_a_new_process(tmp_path: Path) -> None:
     assert_bitwise_equal(checkpoint.load(tmp_path / "end.pt"), undisturbed.state_dict())
 
 
-def test_resume_without_seed_restores_global_generator() -> None:
-    data = toys.batches(12)
-    undisturbed, stopped, resumed = (fresh(methods.PETRA, 1, seed=None) for _ in range(3))
-    torch.manual_seed(3)
-    expected = toys.train(undisturbed, data)
-    torch.manual_seed(3)
-    losses = toys.train(stopped, data[:5], drain=False)
-    state = stopped.state_dict()
-    torch.manual_seed(99)
-    resumed.load_state_dict(state)
-    assert losses + toys.train(resumed, data[5:]) == expected
-
-
 def as_from_a_gpu(state: dict[str, Any]) -> dict[str, Any]:
     """Add the state of a CUDA generator wherever random numbers may have been drawn."""
     device = torch.zeros(16, dtype=torch.uint8)
