@@ -1,6 +1,5 @@
 """Test weight prediction and delay corrections against theory. `test_petra_semantics` has their equations."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from petra_core.delay import CORRECTIONS, PredictedWeights
 from petra_core.delay.corrections import Correction
 from petra_core.methods import Method
 from petra_core.optimizers import sgd
-from petra_core.update_rule import StageRules, UpdateRule, check_rules, describe
+from petra_core.update_rule import UpdateRule, check_rules, describe
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.petra_core.test_petra_semantics import LINEAR, PREDICTED, SETTINGS, TOLERANCE, Drift, Rules
@@ -26,29 +25,6 @@ def name_of(value: Any) -> str:
     if isinstance(value, list):
         return describe(value)
     return "" if callable(value) else str(value)
-
-
-# ---------------------------------------------------------------------------------------------------- without delay
-
-
-@pytest.mark.parametrize("correction", CORRECTIONS.values())
-@pytest.mark.parametrize("nesterov", [True, False])
-def test_corrections_without_delay_equal_optimizer(correction: type[Correction], nesterov: bool) -> None:
-    """Without delay, every correction makes bitwise the steps of the optimizer."""
-    torch.manual_seed(0)
-    ours = [nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(5))]
-    theirs = copy.deepcopy(ours)
-    make = sgd(0.1, nesterov=nesterov, weight_decay=0.01)
-    rule, optimizer = StageRules([correction()], make(ours)), make(theirs)
-    for _ in range(5):
-        for mine, other in zip(ours, theirs, strict=True):
-            mine.grad = torch.randn(mine.shape)
-            other.grad = mine.grad.clone()
-        with torch.no_grad():
-            rule.step(0.0)
-        optimizer.step()
-        assert_bitwise_equal(ours, theirs)
-        assert rule.backward_weights({"a": ours[0]}, 0) is None
 
 
 @torch.no_grad()
@@ -70,29 +46,6 @@ def test_prediction_requires_steps_and_history() -> None:
 
 
 # --------------------------------------------------------------------------------------- against results of theory
-
-
-def test_one_step_prediction_equals_nesterov() -> None:
-    """Heavy ball uses the gradient at the predicted weights: v <- mu v + g(w - eta mu v), w <- w - eta v."""
-    torch.manual_seed(0)
-    matrix = torch.randn(4, 4, dtype=torch.float64)
-    matrix = matrix @ matrix.T / 8
-    weight = nn.Parameter(torch.randn(4, dtype=torch.float64))
-    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
-    w, v = weight.detach().clone(), torch.zeros(4, dtype=torch.float64)
-    nesterov = nn.Parameter(weight.detach().clone())  # in torch's form the weights are the predicted ones
-    theirs = torch.optim.SGD([nesterov], lr=0.1, momentum=0.9, nesterov=True)
-    for _ in range(20):
-        at = predicted(optimizer, {"w": weight}, 1, PREDICTED)
-        point = weight if at is None else at["w"]
-        assert_close(point.detach(), w - 0.1 * 0.9 * v, TOLERANCE)
-        assert_close(point.detach(), nesterov.detach(), TOLERANCE)
-        weight.grad, nesterov.grad = matrix @ point.detach(), matrix @ nesterov.detach()
-        v = 0.9 * v + matrix @ (w - 0.1 * 0.9 * v)
-        w = w - 0.1 * v
-        optimizer.step()
-        theirs.step()
-        assert_close(weight.detach(), w, TOLERANCE)
 
 
 @pytest.mark.parametrize("amsgrad", [False, True])
@@ -135,23 +88,23 @@ def test_micro_batches_share_prediction_at_equal_rate() -> None:
         assert (new.version == last.version) == shared
 
 
-def grows(method: Method, stages: int, momentum: float, rate: float, **settings: Any) -> bool:
-    """Return whether training 0.5 w^2 with gradients 2(stages - 1) updates late diverges from the minimum."""
+def grows(method: Method, late: int, momentum: float, rate: float, **settings: Any) -> bool:
+    """Return whether training 0.5 w^2 with gradients `late` updates late diverges from the minimum."""
     head = HeadStage(nn.Identity(), loss=lambda output, _: 0.5 * (output**2).sum())
-    through = [BufferedStage(nn.Identity()) for _ in range(stages - 2)]
     weight = toys.computing(lambda m, x: m.w * x, w=lambda: nn.Parameter(torch.tensor(1e-3, dtype=torch.float64)))()
     p = Pipeline(
-        [BufferedStage(weight), *through, head],
+        [BufferedStage(weight), head],
         method,
+        staleness=(late, 0),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=momentum),
         **settings,
     )
     x, target = torch.ones(1, dtype=torch.float64), torch.zeros(1)
     sizes = []
-    for _ in range(600):
+    for _ in range(350):
         p.step(x, target)
         sizes.append(abs(weight.w.item()))
-    return max(sizes[-100:]) > max(sizes[200:300])
+    return max(sizes[-100:]) > max(sizes[100:200])
 
 
 def border(late: int, momentum: float, a: float, b: float, c: float) -> float:
@@ -180,7 +133,7 @@ def border(late: int, momentum: float, a: float, b: float, c: float) -> float:
     return low
 
 
-@pytest.mark.parametrize(("stages", "method"), [(2, methods.DELAYED_GRADIENTS), (4, methods.PETRA)], ids=name_of)
+@pytest.mark.parametrize(("late", "method"), [(2, methods.DELAYED_GRADIENTS), (6, methods.PETRA)], ids=name_of)
 @pytest.mark.parametrize(
     ("momentum", "rules", "step"),
     [
@@ -194,24 +147,14 @@ def border(late: int, momentum: float, a: float, b: float, c: float) -> float:
     ids=name_of,
 )
 def test_stability_limit_matches_theory(
-    stages: int, method: Method, momentum: float, rules: Rules, step: Callable[[int], tuple[float, float, float]]
+    late: int, method: Method, momentum: float, rules: Rules, step: Callable[[int], tuple[float, float, float]]
 ) -> None:
     """Plain delayed SGD on 0.5 h w^2 is stable below 2 sin(pi / (2 (2 tau + 1))) / h; the rest is from eigenvalues."""
-    late = 2 * (stages - 1)
     at = border(late, momentum, *step(late))
     if not momentum:
         assert at == pytest.approx(2 * np.sin(np.pi / (2 * (2 * late + 1))), rel=1e-6)
-    assert not grows(method, stages, momentum, 0.96 * at, delay=rules)
-    assert grows(method, stages, momentum, 1.04 * at, delay=rules)
-
-
-def test_rate_rule_scales_stability_limit_by_delay() -> None:
-    """Dividing the learning rate by the delay multiplies the largest stable rate by the delay."""
-    late = 4
-    at = late * 2 * np.sin(np.pi / (2 * (2 * late + 1)))
-    held = [delay.Rate(1e9)]
-    assert not grows(methods.PETRA, 3, 0.0, 0.96 * at, delay=held)
-    assert grows(methods.PETRA, 3, 0.0, 1.04 * at, delay=held)
+    assert not grows(method, late, momentum, 0.96 * at, delay=rules)
+    assert grows(method, late, momentum, 1.04 * at, delay=rules)
 
 
 # --------------------------------------------------------------------------- resuming, processes, bytes, bad values
@@ -267,10 +210,10 @@ IN_2BW: list[Rules] = [[], [delay.Rate()], [delay.GapAware()], [delay.Compensati
 )
 def test_bytes_are_as_predicted(method: Method, rules: Rules, k: int) -> None:
     """Peak and held bytes of every stage and kind equal the prediction under every rule."""
-    stages = models.chain(5, num_classes=10, channels=4)
+    stages = models.chain(3, num_classes=10, channels=4)
     stages = [stages[0], merge(stages[1:3]), *stages[3:]]  # its blocks get predicted weights one at a time
     batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
-    k = k + 9 if method.double_buffered else k
+    k = k + 5 if method.double_buffered else k
     assert_bytes_are_as_predicted(stages, method, batch, k, sgd(0.01), delay=rules)
 
 
