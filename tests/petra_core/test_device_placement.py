@@ -82,9 +82,9 @@ def gradients(ends: Sequence[Any], wanted: Sequence[Tensor], seeds: Sequence[Ten
 
 
 def network() -> list[Stage]:
-    """Return a buffered stage, four reversible stages and a head."""
+    """Return a buffered stage, two reversible stages and a head."""
     with GPU:
-        return models.chain(4, num_classes=10, channels=2, stem_stride=4)
+        return models.chain(2, num_classes=10, channels=2, stem_stride=4)
 
 
 def revnet() -> list[Stage]:
@@ -111,9 +111,10 @@ def images(number: int, augment: bool = False) -> InMemory:
 def test_step_stays_on_device_without_sync(gpu: None, method: Method, network: Callable[[], list[Stage]]) -> None:
     """Steps and evaluations compute on the GPU and never make the host wait for it."""
     stages = network()
-    pipeline = Pipeline(stages, method, accumulation=2, optimizer=toys.sgd, inspect=INSPECT)
+    vector = range(len(stages))[::-1] if method.pipelined else None
+    pipeline = Pipeline(stages, method, accumulation=2, optimizer=toys.sgd, inspect=INSPECT, staleness=vector)
     batches = (batch for epoch in range(9) for batch in loader().epoch(epoch))
-    for _ in range(2 * len(stages) + 4):
+    for _ in range(len(stages) + 4):
         x, y = next(batches)
         with Watch():  # without the beginning of the loader's epochs
             loss = pipeline.step(x, y)

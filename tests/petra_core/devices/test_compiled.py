@@ -25,10 +25,10 @@ pytestmark = [
 
 
 def trained(
-    method: Method, backend: str | None, *, dropout: float = 0.0, stages: int = 5, compiled: slice = slice(None)
+    method: Method, backend: str | None, *, dropout: float = 0.0, compiled: slice = slice(None)
 ) -> tuple[Pipeline, list[float]]:
     """Return a pipeline that was trained on twelve micro-batches and drained, and the losses."""
-    pipeline = toys.pipeline(toys.network(stages, dropout=dropout), method, accumulation=2, seed=0)
+    pipeline = toys.pipeline(toys.network(3, dropout=dropout), method, accumulation=2, seed=0)
     torch.compiler.reset()
     counters.clear()
     if backend is not None:
@@ -86,7 +86,7 @@ def test_inductor_replays_random_numbers_of_forward() -> None:
     """
     with inductor.patch({"cpp.simdlen": 1, "compile_threads": 1}):
         kept, reconstructed = (
-            trained(method, "inductor", dropout=0.5, stages=3, compiled=slice(1, 2))
+            trained(method, "inductor", dropout=0.5, compiled=slice(1, 2))
             for method in (methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION)
         )
     assert_close(reconstructed, kept)

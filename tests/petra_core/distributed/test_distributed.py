@@ -98,7 +98,7 @@ class Outcome(NamedTuple):
 
 
 def train_all(pipeline: Pipeline, stages: int) -> Outcome:
-    losses = toys.train(pipeline, toys.batches(3 * stages + 2), drain=False)
+    losses = toys.train(pipeline, toys.batches(2 * stages + 2), drain=False)
     evaluated = pipeline.evaluate(toys.batches(1, size=3, seed=5)[0][0])
     state, held = pipeline.state_dict(), [dict(stage.now) for stage in pipeline.memory().stages]
     rest = (toys.batches(stages, seed=3), toys.batches(stages, size=3, seed=4))
@@ -163,7 +163,7 @@ SOME = (methods.PETRA, methods.DELAYED_GRADIENTS)
 @pytest.mark.parametrize(
     ("stages", "partition", "channel", "which", "ks", "vectors"),
     [
-        (5, (3, 2), ProcessChannel, methods.PAPER, (1, 3), (None,)),
+        (5, (3, 2), ProcessChannel, methods.PAPER, (3,), (None,)),
         (5, (2, 2, 1), ProcessChannel, SOME, (2,), VECTORS),
         (2, (1, 1), ProcessChannel, (methods.PETRA, methods.BACKPROPAGATION), (2,), (None,)),
         (7, (1, 6), ProcessChannel, (methods.PETRA, methods.DSP), (2,), (None,)),
