@@ -106,6 +106,7 @@ def assert_trains_as_plain_training(
     optimizer: OptimizerFactory = toys.sgd,
     clip: Clip | None = None,
     plain: Sequence[Stage] | None = None,
+    inspect: bool = True,
 ) -> None:
     """Assert that losses, weights, statistics and outputs of the engine equal those of a plain loop.
 
@@ -119,12 +120,13 @@ def assert_trains_as_plain_training(
         optimizer: Factory of the optimizers.
         clip: Clipping of gradients.
         plain: An equal network, which the plain loop trains. None for a deep copy, which has no hooks of parameters.
+        inspect: Whether the engine inspects the stages.
 
     """
     k = len(data) if method.double_buffered else accumulation
     plain = copy.deepcopy(list(stages)) if plain is None else plain
     expected, model = plain_training(plain, data, k, optimizer=optimizer, clip=clip)
-    p = Pipeline(stages, method, accumulation=k, optimizer=optimizer, clip=clip)
+    p = Pipeline(stages, method, accumulation=k, optimizer=optimizer, clip=clip, inspect=inspect)
     losses = []
     for x, y in data:
         losses.append(p.step(x, y))
