@@ -66,6 +66,10 @@ def execute(record: Record, context: Context) -> State:
     if not context.group.is_leader:
         with deterministic(context.device, tf32=tf32):
             return _follow(record, context)
+    if isinstance(record.cell, TrainedCell) and not record.has_result:  # before a record is created
+        from reproduce.data.sources import check  # not needed if there is nothing to train
+
+        check(record.cell, context.options.data_root)
     with record.lock() as hold, deterministic(context.device, tf32=tf32):
         if hold.taken_from is not None:
             context.observer.notice(f"took over {record.path} from {hold.taken_from}: its process is gone")

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from reproduce.cells.kinds import Cell, TrainedCell
+from reproduce.cells.kinds import Cell
 from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.records.locks import STALE_SECONDS, Holder, LockedError, LockLostError, holder
 from reproduce.records.record import Record
@@ -165,10 +165,6 @@ def _attempt(cell: Cell, options: GridOptions, context: Context, report: Report,
     """Run a cell and report its outcome. Return False if another process holds it."""
     record = Record.for_cell(cell, options.root)
     try:
-        if isinstance(cell, TrainedCell) and not record.has_result:  # before a record is created
-            from reproduce.data.sources import check  # not needed if there is nothing to train
-
-            check(cell, options.data_root)
         report(messages.Finished(index, execute(record, context)))
     except LockedError:
         return False

@@ -101,6 +101,7 @@ def test_open_data_errors_state_the_remedy(root, tmp_path, monkeypatch):
         open_data(CELL, CPU, elsewhere)
     words = f"train --dataset cifar10 --loader memory --data-root {elsewhere} --output {tmp_path / 'run'}"
     assert re.search(f"cifar10 is not prepared. Prepare it: {command}", call(*words.split()).output)
+    assert not (tmp_path / "run").exists()
     with pytest.raises(DataError, match=r"batch_size 101 is larger than this training set \(100 samples\)"):
         open_data(dataclasses.replace(CELL, batch_size=101), CPU, root)
     monkeypatch.setitem(sys.modules, "reproduce.data.ffcv_loader", None)
