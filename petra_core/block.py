@@ -150,9 +150,7 @@ class Block:
         if inspection is not None:
             self._inspected = BlockInspection(inspection, stage, index, device, self.weights)
         self.graph_bytes: int | None = None
-        self._ledger = ledger
-        self._device = device
-        self._autocast = settings.autocast
+        self._ledger, self._device, self._autocast = ledger, device, settings.autocast
 
     def forward(self, micro_batch: int, inputs: Streams, target: Target, version: WeightVersion) -> Streams:
         """Evaluate the block, and keep the data that the method needs for the backward.

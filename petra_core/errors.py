@@ -47,8 +47,7 @@ class NonFiniteError(PetraError):
 
     def __init__(self, message: str, *, micro_batch: int, stage: int | None) -> None:
         super().__init__(message)
-        self.micro_batch = micro_batch
-        self.stage = stage
+        self.micro_batch, self.stage = micro_batch, stage
 
 
 class CheckpointError(PetraError):

@@ -166,9 +166,7 @@ class StageRules:
             next((rule for rule in self._rules if rule.overrides(hook)), plain) for hook in HOOKS
         )
         self.predicts, self.replaces, self.corrects = forward is not plain, backward is not plain, gradient is not plain
-        self.backward_weights = backward.backward_weights
-        self.gradient = gradient.gradient
-        self.step = step.step
+        self.backward_weights, self.gradient, self.step = backward.backward_weights, gradient.gradient, step.step
         self._forward, self._stepping = forward, step
         self._initial = copy.deepcopy(self.state_dict())
 

@@ -111,9 +111,7 @@ class Worker:
         after_backward: AfterBackward | None = None,
         inspection: Inspection | None = None,
     ) -> None:
-        self.stage = stage
-        self.index = index
-        self.device = device
+        self.stage, self.index, self.device = stage, index, device
         self.ledger = Ledger(index)
         self.is_head = isinstance(stage.parts()[-1], HeadStage)
         self.parameters = [p for part in stage.parts() for p in part.function.parameters() if p.requires_grad]
@@ -146,9 +144,7 @@ class Worker:
         self._method, self._accumulation = method, settings.accumulation
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
         self._states = 0  # number of parameters for which the optimizer has a state
-        self.return_input = return_input
-        self.before_update = before_update
-        self.after_backward = after_backward
+        self.return_input, self.before_update, self.after_backward = return_input, before_update, after_backward
         self._unsaved = UnsavedBuffers(stage)
         self.ledger.set("parameters", payload(stage.parameters()))
         self.ledger.set("buffers", payload(stage.buffers()))

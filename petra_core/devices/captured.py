@@ -104,12 +104,11 @@ class CapturedSteps:
 
     def __init__(self, pipeline: Pipeline, record: Record, executor: SequentialExecutor | None = None) -> None:
         _check(pipeline)
-        self._pipeline = pipeline
+        self._pipeline, self._record = pipeline, record
         k, pipelined = pipeline.accumulation, pipeline.method.pipelined
         self.period = period(k) if pipelined else k
         staleness = pipeline.staleness
         self._rehearsals = staleness[0] + self.period if pipelined else max(INSPECTED, k + 1)  # that remain
-        self._record = record
         self.executor = executor or SequentialExecutor()
         self._buffers = StaticBuffers(self.period)
         self._recordings: dict[int, Callable[[], None]] = {}

@@ -61,7 +61,8 @@ def footprints(
             fake = _imitate_block(mode, part, where)
             try:
                 block, streams = _of_block(fake, method, mode, streams, target, autocast)
-                of_optimizer = _optimizer_bytes(fake, optimizer, index, _name_of(part, stage))
+                prefix = next(f"{name}." if name else "" for name, module in stage.named_modules() if module is part)
+                of_optimizer = _optimizer_bytes(fake, optimizer, index, prefix)
             except Exception as error:
                 error.add_note(
                     f"stage {index} was evaluated with fake tensors, which have shapes and no values, to predict its "
@@ -205,11 +206,6 @@ def _of_block(
         target=payload(flatten(target)[1]) if is_head else 0,
     )
     return footprint, tape.outputs
-
-
-def _name_of(block: Stage, stage: Stage) -> str:
-    """Return the prefix of a block's parameter names in its stage."""
-    return next(f"{name}." if name else "" for name, module in stage.named_modules() if module is block)
 
 
 def _optimizer_bytes(block: Stage, factory: OptimizerFactory | None, index: int, prefix: str) -> int:
