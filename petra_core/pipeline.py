@@ -18,7 +18,7 @@ Methods that process one micro-batch at a time have d = 0: the backward immediat
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -128,6 +128,10 @@ class Pipeline:
         channel: Channel | None = None,
         inspect: bool = True,
     ) -> None:
+        if not isinstance(stages, Iterable):
+            raise TypeError(
+                f"stages is a {type(stages).__name__}, expected a list of stages; put it into a list: [stage]"
+            )
         self.stages = tuple(stages)
         check_stages(self.stages)
         self.settings = Settings(
