@@ -9,6 +9,7 @@ from petra_core.errors import Finding, StageError
 from petra_core.ledger import storage_of
 from petra_core.stages import Stage
 
+FIXED = "which parameters are trained is fixed then: change them first, or make a new pipeline of the stages"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -31,7 +32,6 @@ class Structure:
         self._members = [(registry, key, m) for registry in registries for key, m in registry.items() if m is not None]
         self._modules = [*stage.modules()]
         self._modes: list[bool] = []  # of the modules in the last forward
-        self._counts = [(module._parameters, len(module._parameters)) for module in stage.modules()]
         self._marks: list[tuple[int, int, str]] = []  # of the parameters, when `mark` was last called
         self._reads_values = False  # whether the marks include values
         self.check()
@@ -49,6 +49,9 @@ class Structure:
                 f"module {key!r} ({type(member).__name__}) was replaced after the pipeline was made, so the parameters "
                 f"of the new one are not trained",
             )
+        known = {parameter for _, parameter, _ in self._parameters}
+        if added := [name for name, parameter in self._stage.named_parameters() if parameter not in known]:
+            raise self._error(added[0], "was added after the pipeline was made, so it is not trained")
         for name, parameter, trained in self._parameters:
             if parameter.requires_grad is not trained:
                 thawed = "requires gradients, but was frozen when the pipeline was made, so it is not trained"
@@ -56,14 +59,10 @@ class Structure:
             if parameter._post_accumulate_grad_hooks:
                 what = "has a hook from register_post_accumulate_grad_hook, which the engine never calls because it "
                 what += "accumulates gradients itself"
-                remedy = "use Pipeline(before_update=...), which reads mean gradients from .grad"
-                raise StageError(Finding(self._index, name, what, remedy))
-        for parameters, count in self._counts:
-            if len(parameters) != count:
-                raise self._error(None, f"its parameters {[*parameters]} were {count} when the pipeline was made")
+                raise self._error(name, what, "use Pipeline(before_update=...), which reads mean gradients from .grad")
         if any(getattr(self._stage, hooks) for hooks in HOOKS):
             remedy = "register them on its function, as in stage.function.register_forward_hook(...)"
-            raise StageError(Finding(self._index, None, "has hooks, which are never called", remedy))
+            raise self._error(None, "has hooks, which are never called", remedy)
 
     def check_modes(self, *, in_flight: bool) -> None:
         """Note the modes of the modules in a forward.
@@ -80,23 +79,17 @@ class Structure:
             changed = next(m for m, one, other in zip(self._modules, self._modes, modes, strict=True) if one != other)
             what = f"{type(changed).__name__} was put into {'training' if changed.training else 'evaluation'} mode"
             what += ", but micro-batches in flight need its earlier mode for their backwards"
-            raise StageError(Finding(self._index, None, what, "call drain() before train() or eval()"))
+            raise self._error(None, what, "call drain() before train() or eval()")
         self._modes = modes
 
     def check_replaceable(self) -> None:
         """Raise StageError if the weights of a module cannot be replaced."""
         for name, module in self._stage.function.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
-                raise StageError(
-                    Finding(
-                        self._index,
-                        None,
-                        f"{name or 'its module'} is a module of torch.jit, whose weights cannot be replaced by those "
-                        f"that this method stashes or predicts",
-                        "give the plain module (petra_core.devices.compiled compiles it), or choose a method with "
-                        "current weights, such as PETRA",
-                    )
-                )
+                what = "is a module of torch.jit, whose weights cannot be replaced by those that this method stashes or"
+                remedy = "give the plain module (petra_core.devices.compiled compiles it), or choose a method with "
+                remedy += "current weights, such as PETRA"
+                raise self._error(None, f"{name or 'its module'} {what} predicts", remedy)
 
     def mark(self, *, values: bool) -> None:
         """Note that the current weights are those of the engine, so that `written` finds writes of other code.
@@ -120,14 +113,13 @@ class Structure:
             return
         what = "was written between two steps, but micro-batches in flight need its earlier value for their backwards"
         remedy = "write weights in a hook of the optimizer (register_step_post_hook), or call drain() before the write"
-        raise StageError(Finding(self._index, name, what, remedy))
+        raise self._error(name, what, remedy)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy, whose parameters have other storages."""
         return self.__dict__ | {"_marks": []}
 
-    def _error(self, name: str | None, what: str) -> StageError:
-        remedy = "which parameters are trained is fixed then: change them first, or make a new pipeline of the stages"
+    def _error(self, name: str | None, what: str, remedy: str = FIXED) -> StageError:
         return StageError(Finding(self._index, name, what, remedy))
 
 
