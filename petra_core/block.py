@@ -22,7 +22,7 @@ from torch import Tensor
 
 from petra_core.buffers import BufferCopies, FrozenBuffers
 from petra_core.inspection.evaluations import BlockInspection, Inspection, Projections
-from petra_core.inspection.guards import BackwardWatch, refuse_input_writes
+from petra_core.inspection.guards import BackwardWatch, refuse_foreign_gradients, refuse_input_writes
 from petra_core.inspection.ownership import OwnedTensors
 from petra_core.inspection.structure import Structure
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
@@ -127,7 +127,7 @@ class Block:
         inspection: Inspection | None = None,
     ) -> None:
         method, is_head = settings.method, isinstance(stage, HeadStage)
-        self.stage = stage
+        self.stage, self._index = stage, index
         self.reconstructs = method.reconstructs and stage.invertible
         self.weights = BlockWeights(stage, settings, rules, ledger)
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
@@ -196,12 +196,11 @@ class Block:
                     refuse_input_writes(self.stage.function, inputs),
                     self._counting_graph(*inputs, *(weights or {}).values()),
                 ):
-                    if isinstance(self.stage, HeadStage):
-                        tape = self.stage.record_loss(inputs, target)
-                    else:
-                        tape = self.stage.record(inputs)
+                    stage = self.stage
+                    tape = stage.record_loss(inputs, target) if isinstance(stage, HeadStage) else stage.record(inputs)
+                refuse_foreign_gradients(self._index, weights or {})
                 outputs = tape.outputs
-                if not isinstance(self.stage, HeadStage):
+                if not isinstance(stage, HeadStage):
                     tape.forget()
             else:
                 with torch.no_grad():

@@ -115,14 +115,15 @@ class Worker:
         self.ledger = Ledger(index)
         self.is_head = isinstance(stage.parts()[-1], HeadStage)
         self.parameters = [p for part in stage.parts() for p in part.function.parameters() if p.requires_grad]
+        names = {parameter: name for name, parameter in stage.named_parameters()}
+        self._named = {names[parameter]: parameter for parameter in self.parameters}
         for parameter in self.parameters:
             parameter.grad = None  # a gradient from earlier use
         self.gradients: dict[Tensor, Tensor] = {}
         self.optimizer: torch.optim.Optimizer | None = None
         self.rate_ratios: list[float] = []  # of the optimizer's parameter groups
         if optimizer is not None and self.parameters:
-            names = {parameter: name for name, parameter in stage.named_parameters()}
-            self.optimizer = optimizer_of(optimizer, index, [(names[p], p) for p in self.parameters])
+            self.optimizer = optimizer_of(optimizer, index, [*self._named.items()])
             check_optimizer(self.optimizer, index, self.parameters)
             self.rate_ratios = rate_ratios(self.optimizer)
         # The head's backward follows its forward immediately, so it has no delay, except with double-buffering, which
@@ -244,7 +245,7 @@ class Worker:
             RuntimeError: If other code has written gradients of the parameters.
 
         """
-        refuse_foreign_gradients(self.stage, self.index, self.parameters)
+        refuse_foreign_gradients(self.index, self._named)
         if not self.gradients:
             for part in self.parts:
                 part.structure.check()

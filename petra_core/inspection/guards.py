@@ -1,7 +1,7 @@
 """Guard a block in every step: reject writes to its input or gradients, and notice evaluations in a backward."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from petra_core.stages import Stage
 from petra_core.tape import Streams
 
 #: Parts of torch's messages about a tensor without a gradient: of a backward, of `register_hook` and `retain_grad`.
@@ -69,22 +68,19 @@ def refuse_input_writes(function: nn.Module, inputs: Streams) -> Iterator[None]:
         ) from reason
 
 
-def refuse_foreign_gradients(stage: Stage, index: int, parameters: Sequence[nn.Parameter]) -> None:
-    """Raise RuntimeError if other code has written a gradient of a stage, which would enter an update.
+def refuse_foreign_gradients(index: int, parameters: Mapping[str, Tensor]) -> None:
+    """Raise RuntimeError if other code has written a gradient of a stage, which would enter an update or be lost.
 
     Args:
-        stage: The stage.
         index: Number of the stage.
-        parameters: Trained parameters of the stage.
+        parameters: Trained parameters of the stage, or weights that replace them, by name.
 
     """
-    if any(parameter.grad is not None for parameter in parameters):
-        names = {parameter: name for name, parameter in stage.named_parameters()}
-        name = next(names[parameter] for parameter in parameters if parameter.grad is not None)
+    if name := next((name for name, parameter in parameters.items() if parameter.grad is not None), ""):
         raise RuntimeError(
             f"stage {index}: the gradient of parameter {name} was changed from outside between two backwards of the "
-            f"pipeline, and would enter an update; for gradients of other losses use torch.autograd.grad or a copy of "
-            f"the model, or set .grad to None after their use"
+            f"pipeline, and would enter an update or be lost; for gradients of other losses use torch.autograd.grad or "
+            f"a copy of the model, or set .grad to None after their use"
         )
 
 
