@@ -37,6 +37,7 @@ from petra_core.tape import (
     as_streams,
     as_value,
     autocast_dtype,
+    call_hooks,
     detach,
     fills_its_storage,
     mixed_precision,
@@ -492,11 +493,7 @@ class Block:
 
 def _apply_hooks(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
     """Return the gradient after the hooks of the parameter, which autograd does not call for a substitute leaf."""
-    if gradient is not None and parameter._backward_hooks:
-        for hook in tuple(parameter._backward_hooks.values()):
-            changed = hook(gradient)
-            gradient = gradient if changed is None else changed
-    return gradient
+    return None if gradient is None else call_hooks([*(parameter._backward_hooks or {}).values()], gradient)
 
 
 def _sum(gradient: Tensor | None, added: Tensor | None) -> Tensor | None:

@@ -10,7 +10,7 @@ Tapes are internal: `petra_core.stages` records them, and `petra_core.block` kee
 
 import abc
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -202,9 +202,20 @@ class CouplingTape(ModuleTape):
 
     def gradients(self, grads: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True) -> Gradients:
         grad_y, grad_y_tilde, *passed = grads
+        hooks = [[*(leaf._backward_hooks or {}).values()] for leaf in self.leaves]
+        for leaf in self.leaves:  # autograd would call its hooks with the gradient of the function alone
+            (leaf._backward_hooks or {}).clear()
         gradients, grad_parameters = super().gradients((grad_y,), parameters, input_gradient=input_gradient)
         if gradients is None:
             return None, grad_parameters
         grad_x = self._combine("gradient", torch.add, gradients[0], grad_y_tilde)
-        grad_context = map(torch.add, passed, gradients[1:])
+        grad_x, *grad_context = map(call_hooks, hooks, (grad_x, *map(torch.add, passed, gradients[1:])))
         return (grad_x, grad_y, *grad_context), grad_parameters
+
+
+def call_hooks(hooks: Iterable[Callable[[Tensor], Tensor | None]], gradient: Tensor) -> Tensor:
+    """Return a gradient after the hooks of a tensor, as autograd would call them."""
+    for hook in hooks:
+        changed = hook(gradient)
+        gradient = gradient if changed is None else changed
+    return gradient

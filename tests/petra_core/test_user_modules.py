@@ -245,6 +245,13 @@ def hooked(f: nn.Module) -> nn.Module:
     return f
 
 
+def hooked_input(m: Any, x: Tensor) -> Tensor:
+    """Register a hook on the input, whose gradient in a coupling is that of both streams that read it."""
+    if x.requires_grad:
+        x.register_hook(lambda gradient: gradient.tanh())
+    return m.f(x)
+
+
 class OwnNorm(nn.BatchNorm1d):
     """A BatchNorm that tracks its statistics in another forward, like a synchronised one."""
 
@@ -476,6 +483,7 @@ CONSTRUCTS: dict[str, tuple[Make, Make | None]] = {
     "a cache of constants": (around(computing(functools.partial(cached, {}))), None),
     "full backward hook": (around(hooked), None),
     "hook that returns a constant": (returning_a_constant, None),
+    "hook of an input": (around(computing(hooked_input)), None),
     "norm with another forward": (around(lambda f: nn.Sequential(f, OwnNorm(4, affine=False))), None),
     "norm with a replaced forward": (around(patched), None),
     "buffer without a value": (around(functools.partial(LateBuffer, registered=True)), None),
