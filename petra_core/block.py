@@ -211,6 +211,7 @@ class Block:
             before = before if self._writes_buffers else None  # otherwise they are constants, such as masks
         if inspected is not None and inspected.evaluates:
             self._inspect(inputs, outputs, tape, weights)
+        self.structure.check_modes(in_flight=False)  # a forward may set modes
         outputs = self._owned_outputs(outputs, inputs)
         entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, None if tape is None else weights)
         entry.projections = () if inspected is None else inspected.projections

@@ -571,6 +571,17 @@ def test_scripted_functions_train_with_current_weights(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_functions_may_set_modes(method: Method) -> None:
+    """A function that puts a module into evaluation mode in every forward was once refused with micro-batches."""
+    setting = computing(lambda m, x: m.f[3].eval() and m.f(x))
+    fixed = computing(lambda m, x: m.f(x))
+    nets = [network(normed(wrap)) for wrap in (setting, fixed)]
+    for stage in nets[1][1:3]:
+        stage.function.f[3].eval()
+    assert_bitwise_equal(*(trained(net, method) for net in nets))
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_functions_that_seed_the_generator_train(method: Method) -> None:
     """Such a function draws, although it leaves the generator as it finds it from its second forward on."""
     seeding = computing(lambda m, x: m.f(x * torch.rand(4, dtype=x.dtype, generator=torch.manual_seed(0))))
