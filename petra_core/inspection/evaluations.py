@@ -10,8 +10,8 @@ and backwards:
     the tensors that it reads            must not be results of another block, except for its input
     its input and its parameters         must not be written
     a second evaluation                  must give the same output and draw the same random numbers, also if an
-                                         attribute that counts evaluations is far ahead; only for blocks that the
-                                         engine evaluates again
+                                         attribute or buffer that counts evaluations is far ahead; only for blocks
+                                         that the engine evaluates again
     tensors in attributes, lists, dicts  must not grow with every evaluation; only for these blocks
     its buffers                          must be written as attributes of their modules; only for these blocks
     the evaluation for its backward      must give the same output as the forward, if both have the same weights
@@ -54,6 +54,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from petra_core.buffers import FrozenBuffers
 from petra_core.errors import Finding, StageError
 from petra_core.inspection.ownership import storage_reference
 from petra_core.stages import ReversibleStage, Stage
@@ -142,14 +143,12 @@ class BlockInspection:
     ) -> None:
         self.index = index
         self.parameters = list(stage.parameters())
-        self._whole = whole
-        self._stage = stage
-        self._function = stage.function
-        self._device = device
+        self._whole, self._stage, self._function, self._device = whole, stage, stage.function, device
         self._recomputes = not weights.keeps_graph
         self._replaces = weights.replaces
         self._forwards = self._backwards = 0
         self._drew: set[str] = set()  # generators from which the first evaluation drew
+        self._counted: dict[tuple[nn.Module, str], Tensor] = {}  # numbers in buffers that it wrote, far ahead
         self.projections: Projections = ()
 
     @property
@@ -203,12 +202,18 @@ class BlockInspection:
         """Return a context for a forward that detects writes to input or weights, and notes its output and draws."""
         weights = dict(self._stage.named_parameters()) if self._recomputes or self._replaces else {}
         given, before = _projections(inputs), {name: _projections(weight) for name, weight in weights.items()}
-        generators = _Generators(self._function)
+        generators, buffers = _Generators(self._function), FrozenBuffers(self._function)
+        numbers = _numbers(buffers) if self._recomputes else {}
         outputs: list[Any] = []
         with self._function_outputs(outputs):
             yield
         self.projections = _projections(outputs)
         self._drew = generators.moved()
+        self._counted = {
+            place: torch.full(now.shape, _far(numbers[place].item(), now.item())).to(now)
+            for place, now in _numbers(buffers).items()
+            if place in numbers and not torch.equal(numbers[place], now)
+        }
         for stream in inputs:  # those that no block has computed, such as copies of outputs
             self._whole.origins.setdefault(storage_reference(stream), self)
         if str(given) != str(_projections(inputs)):  # as text, so that nan equals nan
@@ -306,10 +311,11 @@ class BlockInspection:
             again: Function that evaluates the block, as in `inspect_forward`.
 
         """
-        # A module may count its evaluations if its output does not depend on the count. If an attribute has changed, a
-        # third evaluation therefore runs with a value far ahead.
+        # A module may count its evaluations if its output does not depend on the count. If an attribute or a buffer of
+        # one element has changed, a third evaluation therefore runs with a value far ahead.
         generators, attributes = _Generators(self._function), _attributes(self._function, _PLAIN)
         kept = {place: _projections(value) for place, value in _attributes(self._function, _CONTAINERS).items()}
+        attributes |= {(module, key): module._buffers[key] for module, key in self._counted}
         if isinstance(self._stage, ReversibleStage):  # a replaced `combine` may overwrite a message
             attributes[self._stage, "combine"] = self._stage.combine
             self._stage.combine = combine_streams
@@ -322,11 +328,12 @@ class BlockInspection:
             drew = generators.moved() & self._drew
             now = _attributes(self._function, _PLAIN)
             changed = {place: value for place, value in now.items() if attributes.get(place) != value}
+            far = {place: _far(attributes.get(place), value) for place, value in changed.items()} | self._counted
             difference = self._difference(outputs, tape)
             self._report_growing(kept)
-            if changed and difference is None:
-                for (module, key), value in changed.items():
-                    setattr(module, key, _far(attributes.get((module, key)), value))
+            if far and difference is None:
+                for (module, key), value in far.items():
+                    setattr(module, key, value)
                 difference = "an evaluation fails"  # for example because a counter exceeds a list
                 with contextlib.suppress(Exception):
                     difference = self._difference(outputs, again()[0])
@@ -344,7 +351,7 @@ class BlockInspection:
             )
         elif difference is not None:
             names = {id(module): name for name, module in self._function.named_modules()}
-            counters = ", ".join(f"{key} of {names[id(m)] or 'its module'} ({type(m).__name__})" for m, key in changed)
+            counters = ", ".join(f"{key} of {names[id(m)] or 'its module'} ({type(m).__name__})" for m, key in far)
             because = f"; an evaluation changes {counters}" if counters else ""
             self._report(
                 f"gives another output when it is evaluated again with the same input, weights and random state "
@@ -362,18 +369,14 @@ class BlockInspection:
             pairs = zip(kept.get((module, key), ()), _projections(value), strict=False)
             if not any(abs(now - old) > self._tolerance(dtype) * length for (dtype, length, old), (*_, now) in pairs):
                 continue
+            what = f"changes the tensor {key!r} of a {type(module).__name__} in every evaluation, which is not a buffer"
+            remedy = "register it with register_buffer: such an evaluation changes only copies of buffers"
             if key == "_buffers":
-                self._report(
-                    f"writes a buffer of a {type(module).__name__} through another reference to it (a closure, a "
-                    f"list), so the evaluation for a backward would write it a second time",
-                    "access it as an attribute of its module: such an evaluation replaces buffers there by copies",
+                what = (
+                    f"writes a buffer of a {type(module).__name__} through another reference to it (a closure, a list)"
                 )
-            else:
-                self._report(
-                    f"changes the tensor {key!r} of a {type(module).__name__} in every evaluation, which is not a "
-                    f"buffer, so the evaluation for a backward would change it a second time",
-                    "register it with register_buffer: such an evaluation changes only copies of buffers",
-                )
+                remedy = "access it as an attribute of its module: such an evaluation replaces buffers there by copies"
+            self._report(f"{what}, so the evaluation for a backward would change it a second time", remedy)
 
     def _difference(self, outputs: Streams, again: Tape) -> str | None:
         """Describe the difference between the outputs of two evaluations; None if they are equal."""
@@ -531,6 +534,11 @@ def _same_state(one: Any, other: Any) -> bool:
     if isinstance(one, tuple) and any(isinstance(part, np.ndarray) for part in one):
         return all(map(_same_state, one, other))
     return bool(one == other)
+
+
+def _numbers(buffers: FrozenBuffers) -> dict[tuple[nn.Module, str], Tensor]:
+    """Return copies of the buffers of one element that evaluations for a backward replace."""
+    return {place: buffer for place, buffer in buffers.copies().items() if buffer is not None and buffer.numel() == 1}
 
 
 def _far(before: Any, now: Any) -> Any:

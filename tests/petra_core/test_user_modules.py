@@ -686,6 +686,15 @@ def scaling(m: Any, x: Tensor) -> Tensor:
     return m.f(x) * m.scale
 
 
+def renormalising(m: Any, x: Tensor) -> Tensor:
+    """Read running statistics only after many evaluations, like batch renormalisation."""
+    y = m.f(x) * (1 + m.mean * (1e-4 * m.count - 0.1).clamp(0, 1))
+    with torch.no_grad():
+        m.mean.lerp_(x.mean(), 0.1)
+        m.count += 1
+    return y
+
+
 @torch.no_grad()
 def decay(tensor: Tensor) -> None:
     tensor.mul_(0.9)
@@ -709,6 +718,7 @@ IMPURE: dict[str, Wrap] = {
     "counter": computing(counting, count=lambda: 0),
     "hidden_counter": computing(counting_in_a_list, calls=lambda: [0]),
     "buffer": computing(scaling, scale=buffer(1.0)),
+    "buffer_later": computing(renormalising, mean=buffer(0.0), count=buffer(0)),
     "frozen": computing(lambda m, x: decay(m.teacher) or m.f(x), teacher=frozen),
     "frozen_data": computing(lambda m, x: decay(m.teacher.data) or m.f(x), teacher=frozen),
     "trained": computing(lambda m, x: decay(m.f[0].weight.data) or m.f(x)),
