@@ -7,7 +7,8 @@ error in the arithmetic: training continues with wrong gradients. This module in
 and backwards:
 
     the leaves of its graph              must be only its input and its trained parameters
-    the tensors that it reads            must not be results of another block, except for its input
+    the tensors that it reads            must not be results of another block, except for its input, nor kept results
+                                         of its parameters, if the engine evaluates it again
     its input and its parameters         must not be written
     a second evaluation                  must give the same output and draw the same random numbers, also if an
                                          attribute or buffer that counts evaluations is far ahead; only for blocks
@@ -32,9 +33,7 @@ The inspection does not detect:
   references, until two evaluations differ;
 - a number or a NumPy array that one stage computes from a micro-batch and another stage reads, with a pipelined method
   that keeps graphs, since nothing is evaluated again;
-- reads of another block's tensors in a module that is compiled by torch.compile;
-- a tensor that is computed from weights in one evaluation and read in later ones, such as a cache of folded weights:
-  the forward makes it without a graph, so these weights get no gradient by it (`petra_core.check` finds this);
+- reads of another block's tensors, or of kept results of weights, in a module that is compiled by torch.compile;
 - a buffer that a module writes through `.data` and that its graph saves, with a pipelined method that keeps graphs;
 - violations that begin after the first micro-batches.
 """
@@ -42,6 +41,7 @@ The inspection does not detect:
 import contextlib
 import functools
 import math
+import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
@@ -147,6 +147,7 @@ class BlockInspection:
         self._recomputes = not weights.keeps_graph
         self._replaces = weights.replaces
         self._forwards = self._backwards = 0
+        self._reads: _Reads | None = None  # of the first evaluation
         self._drew: set[str] = set()  # generators from which the first evaluation drew
         self._counted: dict[tuple[nn.Module, str], Tensor] = {}  # numbers in buffers that it wrote, far ahead
         self.projections: Projections = ()
@@ -187,8 +188,7 @@ class BlockInspection:
         ):
             yield
         self._whole.origins |= dict.fromkeys(reads.made, self)
-        if reads.generators and self._recomputes:
-            self._report("draws random numbers from a private torch.Generator", PURE)
+        self._reads = reads if self._recomputes and self.evaluates else None  # else a copy could have weak references
         for origin, what in reads.foreign.items():
             self._report(
                 f"reads a tensor that stage {origin.index} has computed or received, in {what}, and that did not "
@@ -331,6 +331,7 @@ class BlockInspection:
             far = {place: _far(attributes.get(place), value) for place, value in changed.items()} | self._counted
             difference = self._difference(outputs, tape)
             self._report_growing(kept)
+            self._report_reads(reads)
             if far and difference is None:
                 for (module, key), value in far.items():
                     setattr(module, key, value)
@@ -359,6 +360,18 @@ class BlockInspection:
                 PURE,
             )
         return tape
+
+    def _report_reads(self, again: "_Reads") -> None:
+        """Report private generators and cached results, of which a second evaluation draws or reads something else."""
+        first, self._reads = self._reads, None
+        assert first is not None  # `watch_forward` has set it
+        if first.generators != again.generators:
+            self._report("draws random numbers from a private torch.Generator", PURE)
+        for name, parameter in self._stage.named_parameters():
+            if parameter.requires_grad and _storage(parameter) in first.weights - again.weights:
+                what = "is read by the first of two equal evaluations only, so the second one, for a backward, reads a "
+                what += "result that the first kept without a graph, and the parameter would not be trained"
+                self._report(what, "keep no results of parameters between evaluations", parameter=name)
 
     def _report_growing(self, kept: Mapping[tuple[nn.Module, str], Projections]) -> None:
         """Report tensors in attributes that another evaluation with the same input has changed.
@@ -454,7 +467,8 @@ class _Reads(TorchFunctionMode):
     Attributes:
         foreign: Blocks whose tensors were read, each with the name of the first operation that read one.
         made: Storages of the tensors that the evaluation has computed.
-        generators: Whether an operation had another generator than the global ones as an argument.
+        generators: States of generators other than the global ones, before the operations that had them as arguments.
+        weights: Storages of the block's parameters from which an operation has computed a tensor.
 
     """
 
@@ -462,19 +476,22 @@ class _Reads(TorchFunctionMode):
         super().__init__()
         self.foreign: dict[BlockInspection, str] = {}
         self.made: set[StorageWeakRef] = set()
-        self.generators = False
+        self.generators: list[bytes] = []
+        self.weights: set[StorageWeakRef | None] = set()
         self._whole, self._block = whole, block
         self._given = {storage_reference(stream) for stream in inputs}
         self._weights = {_storage(parameter) for parameter in block.parameters}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        shared = (None, torch.default_generator, *torch.cuda.default_generators)
-        self.generators = self.generators or kwargs.get("generator") not in shared
-        computed = False
+        shared = (torch.default_generator, *torch.cuda.default_generators)
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
+        self.generators += [g.get_state().numpy().tobytes() for g in given if g not in shared]
+        computed, read = False, set()
         for tensor in _tensors(_values_read(func, args, kwargs)):
             storage = _storage(tensor)
             computed = computed or tensor.requires_grad or storage in self._given or storage in self.made
+            read.add(storage)
             if storage is None or storage in self._given or storage in self.made:
                 continue
             origin = self._whole.origins.get(storage)
@@ -483,6 +500,7 @@ class _Reads(TorchFunctionMode):
         result = func(*args, **kwargs)
         if computed:
             storages = {storage for tensor in _tensors(result) if (storage := _storage(tensor)) is not None}
+            self.weights |= read & self._weights if storages else set()
             self.made |= storages - self._weights - self._given
         return result
 
@@ -507,7 +525,7 @@ class _Generators:
 
     def moved(self) -> set[str]:
         """Return the names of the generators whose states have changed."""
-        return {name for name, read, _, before in self._all if not _same_state(before, read())}
+        return {name for name, read, _, before in self._all if pickle.dumps(before) != pickle.dumps(read())}
 
     def restore(self) -> None:
         """Restore the states of all generators."""
@@ -523,17 +541,6 @@ def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
         bits = generator.bit_generator
         return lambda: bits.state, functools.partial(setattr, bits, "state")
     return generator.get_state, generator.set_state
-
-
-def _same_state(one: Any, other: Any) -> bool:
-    """Return whether two states of a generator are equal. States are nested and contain arrays."""
-    if isinstance(one, Tensor | np.ndarray):
-        return np.array_equal(one, other)
-    if isinstance(one, dict):
-        return all(_same_state(value, other[key]) for key, value in one.items())
-    if isinstance(one, tuple) and any(isinstance(part, np.ndarray) for part in one):
-        return all(map(_same_state, one, other))
-    return bool(one == other)
 
 
 def _numbers(buffers: FrozenBuffers) -> dict[tuple[nn.Module, str], Tensor]:

@@ -252,6 +252,11 @@ def hooked_input(m: Any, x: Tensor) -> Tensor:
     return m.f(x)
 
 
+def randomly_scaled(m: Any, x: Tensor) -> Tensor:
+    """Scale by random numbers of a private generator, which every forward seeds."""
+    return m.f(x * torch.rand(4, generator=torch.Generator().manual_seed(0), dtype=x.dtype))
+
+
 class OwnNorm(nn.BatchNorm1d):
     """A BatchNorm that tracks its statistics in another forward, like a synchronised one."""
 
@@ -484,6 +489,7 @@ CONSTRUCTS: dict[str, tuple[Make, Make | None]] = {
     "full backward hook": (around(hooked), None),
     "hook that returns a constant": (returning_a_constant, None),
     "hook of an input": (around(computing(hooked_input)), None),
+    "private generator that every forward seeds": (around(computing(randomly_scaled)), None),
     "norm with another forward": (around(lambda f: nn.Sequential(f, OwnNorm(4, affine=False))), None),
     "norm with a replaced forward": (around(patched), None),
     "buffer without a value": (around(functools.partial(LateBuffer, registered=True)), None),
@@ -695,6 +701,19 @@ def renormalising(m: Any, x: Tensor) -> Tensor:
     return y
 
 
+def remembered(m: Any, x: Tensor) -> Tensor:
+    """Keep the result of every input."""
+    key = x.detach().numpy().tobytes()
+    if key not in m.results[0]:
+        m.results[0][key] = m.f(x)
+    return m.results[0][key]
+
+
+def rarely(m: Any, x: Tensor) -> Tensor:
+    """Draw from a private generator that is given by position."""
+    return m.f(x) * (1 + torch.poisson(torch.full((), 1e-3, dtype=x.dtype), m.generators[0]))
+
+
 @torch.no_grad()
 def decay(tensor: Tensor) -> None:
     tensor.mul_(0.9)
@@ -719,6 +738,8 @@ IMPURE: dict[str, Wrap] = {
     "hidden_counter": computing(counting_in_a_list, calls=lambda: [0]),
     "buffer": computing(scaling, scale=buffer(1.0)),
     "buffer_later": computing(renormalising, mean=buffer(0.0), count=buffer(0)),
+    "results": computing(remembered, results=lambda: [{}]),
+    "rare": computing(rarely, generators=lambda: [torch.Generator().manual_seed(0)]),
     "frozen": computing(lambda m, x: decay(m.teacher) or m.f(x), teacher=frozen),
     "frozen_data": computing(lambda m, x: decay(m.teacher.data) or m.f(x), teacher=frozen),
     "trained": computing(lambda m, x: decay(m.f[0].weight.data) or m.f(x)),
