@@ -203,7 +203,7 @@ class CouplingTape(ModuleTape):
     def gradients(self, grads: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True) -> Gradients:
         grad_y, grad_y_tilde, *passed = grads
         hooks = [[*(leaf._backward_hooks or {}).values()] for leaf in self.leaves]
-        for leaf in self.leaves:  # autograd would call its hooks with the gradient of the function alone
+        for leaf in self.leaves:  # autograd would call its hooks with the gradient of the function only
             (leaf._backward_hooks or {}).clear()
         gradients, grad_parameters = super().gradients((grad_y,), parameters, input_gradient=input_gradient)
         if gradients is None:
