@@ -113,11 +113,6 @@ class Stage(nn.Module, abc.ABC):
         return residual
 
 
-def _kind(value: object) -> str:
-    inside = f" of {', '.join(type(item).__name__ for item in value)}" if isinstance(value, tuple | list) else ""
-    return f"a {type(value).__name__}{inside}"
-
-
 def _check_module(module: object, owner: str) -> nn.Module:
     if isinstance(module, Stage):
         raise TypeError(
@@ -291,9 +286,11 @@ class HeadStage(BufferedStage):
             loss, metrics = loss
             self.metrics = {name: torch.as_tensor(value).detach() for name, value in metrics.items()}
         if not isinstance(loss, Tensor):
+            inside = f" of {', '.join(type(item).__name__ for item in loss)}" if isinstance(loss, tuple | list) else ""
             raise TypeError(
-                f"the loss function must return a scalar tensor (a mean over the micro-batch), got {_kind(loss)}; "
-                f"return the tensor without .item(), or (tensor, metrics) with a dict of metrics by name"
+                f"the loss function must return a scalar tensor (a mean over the micro-batch), got a "
+                f"{type(loss).__name__}{inside}; return the tensor without .item(), or (tensor, metrics) with a dict "
+                f"of metrics by name"
             )
         if loss.dim() != 0:
             raise ValueError(f"the loss must be a scalar (a mean over the micro-batch), got shape {tuple(loss.shape)}")

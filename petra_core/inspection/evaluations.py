@@ -114,7 +114,10 @@ class Inspection:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy, without weak references."""
-        return self.__dict__ | {"origins": {}, "inputs": WeakIdKeyDictionary()}
+        return {name: value for name, value in self.__dict__.items() if name not in ("origins", "inputs")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, origins={}, inputs=WeakIdKeyDictionary())
 
     def mixed(self, device: torch.device) -> bool:
         """Return whether blocks on a device compute in mixed precision."""

@@ -98,8 +98,7 @@ class Structure:
             values: Whether to read the values too, so that writes through `.data` are found, until the next call.
 
         """
-        self._reads_values = values
-        self._marks = [_mark(parameter, values=values) for _, parameter, _ in self._parameters]
+        self._reads_values, self._marks = values, [_mark(p, values=values) for _, p, _ in self._parameters]
 
     def written(self) -> str:
         """Return the name of a parameter that has been written since the last `mark`, or an empty string."""

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -159,14 +160,16 @@ def test_hook_changes_no_results(method: Method, k: int) -> None:
     [(methods.PETRA, [Drift()]), (methods.DSP, []), (methods.BACKPROPAGATION, [])],
     ids=["PETRA with a rule", "DSP", "BACKPROPAGATION"],
 )
-def test_deepcopy_of_pipeline_trains_identically(method: Method, rules: list[UpdateRule]) -> None:
-    """A deep copy of a pipeline has bitwise the losses and states of the original in later steps."""
+def test_copies_of_pipeline_train_identically(method: Method, rules: list[UpdateRule]) -> None:
+    """Deep and pickled copies of a pipeline have bitwise the losses and states of the original in later steps."""
     data = toys.batches(12)
     p = Pipeline(toys.network(4), method, optimizer=toys.sgd, seed=7, delay=rules)
     toys.train(p, data[:6], drain=False)
-    copied = copy.deepcopy(p)
-    assert toys.train(copied, data[6:]) == toys.train(p, data[6:])
-    assert_bitwise_equal(copied.state_dict(), p.state_dict())
+    copies = [copy.deepcopy(p), pickle.loads(pickle.dumps(p))]
+    losses = toys.train(p, data[6:])
+    for copied in copies:
+        assert toys.train(copied, data[6:]) == losses
+        assert_bitwise_equal(copied.state_dict(), p.state_dict())
 
 
 # Bad input
