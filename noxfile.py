@@ -37,7 +37,8 @@ FFCV_NEEDS = {
 }
 
 ASV_MACHINES = Path("~/.asv-machine.json")
-ASV_SOME_FAILED = 2  # exit code of `asv run`
+ASV_SOME_FAILED = 2  # exit code of `asv run` and `asv continuous`
+FACTOR = "--factor=1.2"  # smallest ratio of two commits that may be significant
 # Benchmarks whose results are equal on every machine, except for the last digits of numerical errors.
 HISTORY = r"^(cost|numerics|engine\.Calls|memory\.(Stages|Narrow|Paper)|checkpoints\.Checkpoints\.track)"
 
@@ -259,16 +260,27 @@ def cluster(session: nox.Session) -> None:
 def benchmarks(session: nox.Session) -> None:
     """Run every benchmark once, to check that it works; `-- BASE` compares HEAD with the commit BASE instead.
 
-    Timings of the first form are not meaningful. The second form repeats measurements until it can distinguish
-    regressions from noise. Arguments after `--` go to `python -m benchmarks.against`.
+    Timings of the first form are not meaningful. The second form measures both commits in turns, in four rounds, and
+    ends with an error if a benchmark became significantly worse or failed. Options after BASE go to `asv continuous`.
     """
     install(session, "benchmarks")
     asv_machine(session)
-    if session.posargs:
-        session.run("python", "-m", "benchmarks.against", *session.posargs)
-    else:
+    if not session.posargs:
         install_ffcv(session)
         session.run("asv", "run", "--quick", "--show-stderr", "--environment=existing:same")
+        return
+    base, *options = session.posargs
+    if base.startswith("-"):
+        session.error(f"the first argument must be the commit to compare with, got {base}")
+    # The interpreter that runs nox exists for certain, but the one that asv.conf.json names may not.
+    environment = f"virtualenv:{sys.version_info.major}.{sys.version_info.minor}"
+    measured = ("--interleave-rounds", "--attribute=rounds=4", f"--environment={environment}")
+    try:
+        session.run("asv", "continuous", base, "HEAD", *measured, FACTOR, *options)
+    except CommandFailed as error:
+        if error.return_code == ASV_SOME_FAILED:  # `asv continuous` does not compare the others then
+            session.run("asv", "compare", base, "HEAD", FACTOR)
+        raise
 
 
 @nox.session(name="benchmarks-html")

@@ -11,7 +11,7 @@ timed in turn, in rounds. Each stays full between its turns, and ratios are take
                          ticks, because nothing hides the round trip between the processes
 
 A tick is the time of a micro-batch in lockstep. A message is timed by ping-pong with the size of the largest message
-between the processes. `benchmarks.against` compares lockstep with another commit. Usage with the defaults:
+between the processes. Usage with the defaults:
 
     python -m benchmarks.timings --networks chain10 revnet18 --width 32 --batch 16 --rounds 7
 """

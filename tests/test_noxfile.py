@@ -1,5 +1,7 @@
 """Test the sessions: each runs its cells and then writes the report of the same records, even after failures."""
 
+import contextlib
+
 import pytest
 from nox.command import CommandFailed
 
@@ -24,7 +26,7 @@ class Session:
 @pytest.fixture(autouse=True)
 def nothing_is_installed(monkeypatch):
     for name in ("install", "install_ffcv"):
-        monkeypatch.setattr(noxfile, name, lambda session: None)
+        monkeypatch.setattr(noxfile, name, lambda *_: None)
 
 
 def test_sessions_run_cells_then_write_report():
@@ -81,6 +83,27 @@ def test_pareprop_session_measures_then_reports(options, commands):
     session = Session(*options)
     noxfile.reproduce_pareprop.func(session)
     assert session.commands == commands
+
+
+@pytest.mark.parametrize(("code", "commands"), [(0, 1), (noxfile.ASV_SOME_FAILED, 2), (1, 1)])
+def test_comparison_of_commits_is_shown_even_if_benchmarks_fail(monkeypatch, code, commands):
+    """`asv continuous` gets both commits and the options, and `asv compare` follows it if benchmarks failed."""
+    ran = []
+
+    class Asv:
+        posargs = ("v1", "--bench", "^stage")
+
+        def run(self, *command, **_):
+            ran.append(command)
+            if command[1] == "continuous" and code:
+                raise CommandFailed(return_code=code)
+
+    monkeypatch.setattr(noxfile, "asv_machine", lambda session: None)
+    with pytest.raises(CommandFailed) if code else contextlib.nullcontext():
+        noxfile.benchmarks.func(Asv())
+    assert ran[0][:4] == ("asv", "continuous", "v1", "HEAD")
+    assert ran[0][-2:] == ("--bench", "^stage")
+    assert [command[1:4] for command in ran[1:]] == [("compare", "v1", "HEAD")] * (commands - 1)
 
 
 def test_benchmarks_html_refuses_shallow_clone():
