@@ -30,10 +30,10 @@ ABSENT = ("", "not run", "not comparable yet", "not known", "reference", "\N{EN 
 
 
 def names() -> list[str]:
-    """Return the names of all situations of this folder."""
+    """Return the names of all situations of this folder, in the order of its modules."""
     for file in sorted(FILE.parent.glob("test_*.py")):
         importlib.import_module(f"tests.reproduce.exhibits.{file.stem}")
-    return list(sections.SITUATIONS)
+    return sorted(sections.SITUATIONS, key=lambda name: sections.SITUATIONS[name].write.__module__)
 
 
 def text_of(name: str, root: Path) -> str:
