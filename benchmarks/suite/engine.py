@@ -9,7 +9,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -67,28 +66,8 @@ def work_without_engine(stages: list[Stage], x: Tensor, y: Tensor) -> Callable[[
     return work
 
 
-@dataclass(frozen=True)
-class Beside:
-    """A full pipeline of tiny stages, and the same work without the engine, to be timed in turn.
-
-    Attributes:
-        step: Runs a tick.
-        bare: Does the work of a tick without the engine.
-        actions: Number of actions per tick.
-
-    """
-
-    step: Callable[[], object]
-    bare: Callable[[], object]
-    actions: int
-
-    def seconds(self) -> tuple[float, float]:
-        """Return the seconds per action with and without the engine, from one tick each, the second after the first."""
-        return _seconds(self.step) / self.actions, _seconds(self.bare) / self.actions
-
-
-def beside(count: int) -> Beside:
-    """Make PETRA with `count` tiny stages, warmed up, and the same work without the engine."""
+def overhead(count: int) -> float:
+    """Return the median seconds that the engine adds to an action of PETRA with `count` tiny stages."""
     open_device("cpu")
     x, y = torch.randn(1, 1), torch.zeros(1, dtype=torch.int64)
     pipeline = Pipeline(tiny_stages(count), methods.PETRA, optimizer=SGD, seed=0)
@@ -98,13 +77,8 @@ def beside(count: int) -> Beside:
         pipeline.step(x, y)
     bare = work_without_engine(tiny_stages(count), x, y)
     bare()
-    return Beside(lambda: pipeline.step(x, y), bare, len(recording))
-
-
-def overhead(count: int) -> float:
-    """Return the median seconds that the engine adds to an action."""
-    both = beside(count)
-    return statistics.median(engine - bare for engine, bare in (both.seconds() for _ in range(PAIRS)))
+    added = [_seconds(lambda: pipeline.step(x, y)) - _seconds(bare) for _ in range(PAIRS)]
+    return statistics.median(added) / len(recording)
 
 
 def _seconds(function: Callable[[], object]) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
+from asv_runner.benchmarks.mark import SkipNotImplemented
 from torch import Tensor
 
 from petra_core import Pipeline, Stage, methods, models
@@ -133,9 +134,6 @@ def skip(why: str) -> NoReturn:
         SkipNotImplemented: Always. asv reports the benchmark as skipped.
 
     """
-    # Not at the top: `benchmarks.overhead` runs without asv.
-    from asv_runner.benchmarks.mark import SkipNotImplemented
-
     raise SkipNotImplemented(why)
 
 

@@ -20,7 +20,6 @@ from benchmarks import (
     growth,
     inspecting,
     memory,
-    overhead,
     pipelining,
     recording,
     tick,
@@ -301,19 +300,6 @@ def test_tick_aim_applies_only_to_claimed_setting() -> None:
     assert tick.aim(argparse.Namespace(**vars(graphs) | {"compile": "modules"}), methods.PETRA, None) == 1
     assert tick.aim(graphs, methods.DSP, None) is None
     assert tick.aim(argparse.Namespace(**vars(claimed) | {"width": 32}), methods.PETRA, None) is None
-
-
-def test_overhead_times_engine_and_bare_work(tmp_path: Path) -> None:
-    """The record has the time of the engine, with its goal, and of the bare work for each number of stages."""
-    few = ["--stages", "3", "5", "--rounds", "2", "--ticks", "3"]
-    benchmark = overhead.main([*few, "--record", "--records", str(tmp_path)])
-    assert read(tmp_path / "benchmarks" / "overhead.json") == benchmark
-    assert [(goal.group, goal.name, goal.aim) for goal in benchmark.goals] == [
-        ("3 stages", overhead.ENGINE, "at most 50"),
-        ("5 stages", overhead.ENGINE, "at most 50"),
-    ]
-    assert all(len(series.values) == 2 for series in benchmark.series)
-    assert all(value > 0 for series in benchmark.series if series.name == overhead.BARE for value in series.values)
 
 
 def test_bdia_side_bits_take_one_bit_per_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
