@@ -63,7 +63,6 @@ class ImageFolder:
         self._classes = train
         walk = _FolderWalk(source)
         self._files = {split: list(walk.files(folder, train)) for split, folder in FOLDERS.items()}
-        walk.check_links()
         self._passed_over = walk.passed_over
         self._splits = {split: self._split(split) for split in SPLITS}
         self.steps = sum(map(len, self._files.values()))
@@ -154,7 +153,10 @@ def _classes(folder: Path, dataset: Dataset) -> list[str]:
 
 
 class _FolderWalk:
-    """Find image files in torchvision's order and detect folders and links that were visited before.
+    """Find image files in torchvision's order and detect folders and files that links repeat.
+
+    torchvision's `make_dataset` does not detect them, follows a link to a parent folder many times, and skips folders
+    that it cannot read.
 
     Attributes:
         passed_over: Number of files without an image suffix, by suffix. Hidden files are not counted.
@@ -164,8 +166,7 @@ class _FolderWalk:
     def __init__(self, source: Path) -> None:
         self.passed_over: Counter[str] = Counter()
         self._source = source
-        self._folders: dict[tuple[int, int], str] = {}  # device and inode -> path
-        self._links: dict[tuple[int, int], str] = {}  # device and inode of a link's target -> path of the link
+        self._found: dict[str, str] = {}  # path without links -> path as found
 
     def files(self, folder: str, classes: Sequence[str]) -> Iterator[ImageFile]:
         """Yield the images of all classes of a folder, in order.
@@ -188,12 +189,7 @@ class _FolderWalk:
             raise DataError(Path(str(error.filename)), f"cannot be read ({error.strerror})", "Let this user read it")
 
         for place, _, names in os.walk(top, onerror=stop, followlinks=True):
-            status = os.stat(place)
-            earlier = self._folders.setdefault((status.st_dev, status.st_ino), place)
-            if earlier != place:
-                raise DataError(
-                    Path(place), f"is a link to the same folder as {earlier}", "Remove the link: it repeats the images"
-                )
+            self._check_new(place, "folder")
             found.append((place, names))
         for place, names in sorted(found):
             for name in sorted(names):
@@ -210,7 +206,7 @@ class _FolderWalk:
         """Return the size of an image file in bytes.
 
         Raises:
-            DataError: If the path is not a regular file, or if it is a second link to the same file.
+            DataError: If the path is not a regular file, or if it was found before.
 
         """
         try:
@@ -221,24 +217,15 @@ class _FolderWalk:
             ) from error
         if not stat.S_ISREG(status.st_mode):
             raise DataError(Path(path), "has an image suffix but is not a regular file", "Remove it")
-        if os.path.islink(path):
-            earlier = self._links.setdefault((status.st_dev, status.st_ino), path)
-            if earlier != path:
-                raise self._twice(path, earlier)
+        self._check_new(path, "image")
         return status.st_size
 
-    def check_links(self) -> None:
-        """Raise DataError if a link leads to an image in a visited folder. Call it after all folders were visited."""
-        for path in self._links.values():
-            target = Path(os.path.realpath(path))
-            folder = os.stat(target.parent)
-            if (folder.st_dev, folder.st_ino) in self._folders and target.name.lower().endswith(IMG_EXTENSIONS):
-                raise self._twice(path, str(target))
-
-    @staticmethod
-    def _twice(path: str, other: str) -> DataError:
-        fix = "Remove the link: the data set would contain the image twice"
-        return DataError(Path(path), f"is a link to an image that the data set contains as {other}", fix)
+    def _check_new(self, path: str, kind: str) -> None:
+        """Raise DataError if a folder or an image was found before under another path."""
+        earlier = self._found.setdefault(os.path.realpath(path), path)
+        if earlier != path:
+            fix = "Remove the link, which repeats images of the data set"
+            raise DataError(Path(path), f"is the same {kind} as {earlier}, one of them through a link", fix)
 
 
 def _look(path: Path) -> tuple[str, int]:
