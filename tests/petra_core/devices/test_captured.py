@@ -164,14 +164,17 @@ def merged() -> list[Stage]:
     return [first, merge(blocks[:2]), blocks[2], merge(blocks[3:5]), merge([blocks[5], last])]
 
 
-VECTORS = ((5, 4, 3, 2, 1, 0), (9, 9, 3, 3, 0, 0), (1, 1, 0, 0, 0, 0))
+VECTORS = ((4, 3, 2, 1, 0), (6, 6, 3, 3, 0), (1, 1, 0, 0, 0))
 
 
 @pytest.mark.parametrize(
     ("stages", "method", "k", "staleness"),
     [
-        *((n, method, k, None) for n, k in ((1, 3), (2, 1), (6, 1), (6, 3)) for method in RECORDED),
-        *((6, method, 3, vector) for vector in VECTORS for method in (methods.PETRA, methods.DSP)),
+        *((n, method, k, None) for n, k in ((1, 3), (2, 1), (5, 1), (3, 3)) for method in RECORDED),
+        *(
+            (5, method, 2, vector)
+            for vector, method in zip(VECTORS, (methods.DSP, methods.PETRA, methods.PETRA), strict=True)
+        ),
         (0, methods.PETRA, 6, None),
     ],
     ids=str,
@@ -201,7 +204,8 @@ def test_captured_steps_match_plain_pipeline(
         if number == first + recordings + 1:
             buffers = addresses(ticks)
         assert_bitwise_equal(loss, expected)
-        assert_bitwise_equal(comparable(other), comparable(plain))
+        if number >= first:  # the recorded steps, and two that are replayed
+            assert_bitwise_equal(comparable(other), comparable(plain))
         if number % 7 == 0:  # an evaluation between steps changes nothing
             assert_bitwise_equal(other.evaluate(x), plain.evaluate(x))
     assert addresses(ticks) == buffers

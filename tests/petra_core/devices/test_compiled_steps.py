@@ -35,14 +35,14 @@ def repeat(work: Callable[[], None]) -> Callable[[], None]:
     return work
 
 
-VECTORS = ((5, 4, 3, 2, 1, 0), (4, 4, 2, 2, 1, 0), (1, 1, 0, 0, 0, 0))
+VECTORS = ((4, 3, 2, 1, 0), (4, 4, 2, 2, 0), (1, 1, 0, 0, 0))
 
 
 @pytest.mark.parametrize(
     ("stages", "method", "k", "staleness"),
     [
-        *((n, method, k, None) for n, k in ((1, 3), (2, 1), (6, 1), (6, 3), (4, 4)) for method in RECORDED),
-        *((6, methods.PETRA, 2, vector) for vector in VECTORS),
+        *((n, method, k, None) for n, k in ((1, 3), (2, 1), (5, 1), (3, 3), (3, 4)) for method in RECORDED),
+        *((5, methods.PETRA, 2, vector) for vector in VECTORS),
     ],
     ids=str,
 )
