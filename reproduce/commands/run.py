@@ -41,6 +41,8 @@ def run(scale: str, selection: Selection, options: GridOptions) -> None:
     if options.dry_run:
         plan = planning.read_plan(chosen, scale, options)
         click.echo((planning.listing if options.verbose else planning.table)(plan, options.jobs))
+        for sentence in planning.missing_data(plan, options.data_root):
+            click.echo(sentence, err=True)
         sys.exit(1 if any(item.problem for items in plan.values() for item in items) else 0)
     check_writable(options.root, "--records")
     from reproduce.commands.conclusion import conclude

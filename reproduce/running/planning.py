@@ -9,8 +9,11 @@ known part.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from reproduce.cells.kinds import Cell
+from reproduce.cells import catalogue
+from reproduce.cells.kinds import Cell, TrainedCell
+from reproduce.data import manifest
 from reproduce.grids.plans import PLANS
 from reproduce.records import provenance, speed
 from reproduce.records.locks import Holder, holder
@@ -215,6 +218,17 @@ def _remarks(items: Sequence[Item]) -> list[str]:
         *(f"LOCKED {item.cell.slug} by {item.holder}" for item in locked),
         *(f"STALE LOCK on {item.cell.slug}, left by {item.holder}; a run takes it over" for item in left_behind),
         *(f"PROBLEM {item.cell.slug}: {item.problem}" for item in items if item.problem),
+    ]
+
+
+def missing_data(plan: Plan, root: Path) -> list[str]:
+    """Return a sentence for each data set that the remaining cells need and that is not prepared under `root`."""
+    names = {item.cell.dataset for item in _items(plan) if item.ours and isinstance(item.cell, TrainedCell)}
+    folders = [root.resolve() / name for name in sorted(names) if not catalogue.by_name(name).built_in]
+    return [
+        f"NOT PREPARED: {folder.name} in {folder.parent}; prepare it: {catalogue.how_to_prepare(folder)}"
+        for folder in folders
+        if not manifest.is_in(folder)
     ]
 
 
