@@ -1,6 +1,5 @@
 """Define the messages that a worker process sends to the parent that shows the progress of a grid.
 
-Alive                       every few seconds, also while a cell has no ticks
 Progress                    while a cell runs
 Notice, Waiting             what a user may want to know; the cell continues or is tried again
 Finished, Problem           the end of a cell
@@ -10,11 +9,6 @@ DiskFull, DeviceLost        the end of a cell and of its worker
 from dataclasses import dataclass
 
 from reproduce.records.run import State
-
-
-@dataclass(frozen=True)
-class Alive:
-    """A sign of life of the worker."""
 
 
 @dataclass(frozen=True)
@@ -85,4 +79,4 @@ class DeviceLost(Problem):
     """The CUDA device failed, which ends the worker."""
 
 
-Message = Alive | Progress | Finished | Notice | Waiting | Problem
+Message = Progress | Finished | Notice | Waiting | Problem

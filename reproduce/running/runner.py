@@ -5,16 +5,14 @@ it is killed. Here there is no queue. Every worker goes through the same list an
 result and whose folder it can lock. So several commands may run the same grid, and after a kill the same command
 resumes it.
 
-Each worker reports through a separate pipe, so that a killed worker cannot block the others. Workers also send signs of
-life. A worker that sends none (a suspended process, for example) is reported. When the run is to end, it is killed, and
-its cell can be resumed from its checkpoint.
+Each worker reports through a separate pipe, so that a killed worker cannot block the others. A run that is to end waits
+for a suspended worker; a second Ctrl-C kills it, and its cell can be resumed from its checkpoint.
 """
 
 import contextlib
 import ctypes
 import multiprocessing
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
@@ -31,9 +29,6 @@ from reproduce.running.grid_options import GridOptions
 from reproduce.running.interrupts import Interrupt, ignore_signals
 from reproduce.running.progress import GridBar
 from reproduce.running.worker import REPORT_SECONDS
-
-SILENT_SECONDS = 120.0  # without a sign of life before a worker is reported
-GRACE_SECONDS = 30.0  # without a sign of life before a worker is killed if the run is to end
 
 
 @dataclass
@@ -157,7 +152,6 @@ class _Supervisor:
         self._ended: set[int] = set()  # workers to replace when they end
         self._harmful: set[int] = set()  # indices of cells that caused a failure of the CUDA device
         self._notices: set[str] = set()
-        self._last_sign: dict[int, float] = {}  # worker -> monotonic time of its last sign of life
 
     def supervise(self, interrupt: Interrupt) -> None:
         """Start the workers and process their messages until the last one has ended."""
@@ -186,7 +180,6 @@ class _Supervisor:
                 self._bar.notice(
                     "stopping: every worker finishes its tick and saves its training (Ctrl-C again: stop immediately)"
                 )
-            self._look_for_silent()
             for ready in connection.wait(list(self._workers), timeout=REPORT_SECONDS):
                 assert isinstance(ready, Connection)
                 number, process = self._workers[ready]
@@ -195,18 +188,15 @@ class _Supervisor:
                 except (EOFError, OSError):  # OSError if the worker died in the middle of a message
                     process.join()
                     del self._workers[ready]
-                    self._last_sign.pop(number, None)
                     if number in self._ended:
                         self._ended.remove(number)
                         self._start(number)
                         continue
                     self._note_death(process, self._running.pop(number, None))
                     continue
-                self._last_sign[number] = time.monotonic()
-                if isinstance(message, messages.OfCell):  # otherwise it is a sign of life, which has been noted
-                    self.handle(number, message)
+                self.handle(number, message)
 
-    def handle(self, number: int, message: messages.OfCell) -> None:
+    def handle(self, number: int, message: messages.Message) -> None:
         """Process what worker `number` sends about a cell."""
         cell = self._cells[message.index]
         if isinstance(message, messages.Finished | messages.Problem):
@@ -231,25 +221,6 @@ class _Supervisor:
                     self._harmful.add(message.index)
                 elif isinstance(message, messages.DiskFull):
                     self._stop.value = True
-
-    def _look_for_silent(self) -> None:
-        """Report workers that give no sign of life, and kill them if the run is to end."""
-        now = time.monotonic()
-        for number, process in self._workers.values():
-            if number not in self._last_sign:  # the worker is still importing modules
-                continue
-            silent = now - self._last_sign[number]
-            cell = self._running.get(number)
-            doing = f", which runs {cell.slug}," if cell is not None else ""
-            if silent >= SILENT_SECONDS:
-                self._notice(
-                    f"worker {number} (process {process.pid}){doing} has given no sign of life for "
-                    f"{SILENT_SECONDS:.0f} s: it may be suspended, or the machine may be out of memory"
-                )
-            if self._stop.value and silent >= GRACE_SECONDS:
-                self._bar.notice(f"worker {number} (process {process.pid}){doing} does not respond and is killed")
-                self._last_sign.pop(number)
-                process.kill()
 
     def _notice(self, text: str) -> None:
         """Report each notice only once. The same notice may hold for many cells."""

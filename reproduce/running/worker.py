@@ -6,7 +6,6 @@
 import contextlib
 import ctypes
 import os
-import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
@@ -28,7 +27,6 @@ from reproduce.running.grid_options import GridOptions
 
 POLL_SECONDS = 0.5  # interval at which a worker checks cells that other processes hold
 REPORT_SECONDS = 0.2  # interval at which a worker reports its progress
-ALIVE_SECONDS = 5.0  # interval at which a worker sends a sign of life, even if a cell has no ticks
 WAITING_SECONDS = 10.0  # time that a worker waits for other processes before it reports that it waits
 
 Report = Callable[[messages.Message], None]
@@ -72,25 +70,11 @@ def main(
     def should_stop() -> bool:
         return stop.value or os.getppid() != parent  # the second: the parent process died
 
-    lock = threading.Lock()
-
     def report(message: messages.Message) -> None:
-        with lock, contextlib.suppress(OSError):  # the parent died, which `should_stop` detects
+        with contextlib.suppress(OSError):  # the parent died, which `should_stop` detects
             pipe.send(message)
 
-    ended = threading.Event()
-
-    def give_signs_of_life() -> None:
-        while not ended.wait(ALIVE_SECONDS):
-            report(messages.Alive())
-
-    alive = threading.Thread(target=give_signs_of_life, daemon=True)
-    alive.start()
-    try:
-        work(cells, options, report, should_stop, device, without)
-    finally:
-        ended.set()
-        alive.join()
+    work(cells, options, report, should_stop, device, without)
 
 
 def work(

@@ -1,7 +1,6 @@
 """Test the grid: after a kill, a stop, sharing or damage, the same command gives the same records."""
 
 import contextlib
-import ctypes
 import dataclasses
 import errno
 import multiprocessing
@@ -24,7 +23,7 @@ from reproduce.records.storage import StorageError
 from reproduce.running import runner, worker
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.interrupts import Interrupt
-from reproduce.running.messages import Alive, DiskFull, Finished, Notice, Progress, Waiting
+from reproduce.running.messages import DiskFull, Finished, Notice, Progress, Waiting
 from reproduce.running.runner import GridOutcome, run_grid
 from reproduce.running.worker import work
 from tests.fake_records import begin, in_folder, train
@@ -311,48 +310,6 @@ def test_worker_killed_within_a_message_does_not_block():
     listener._running[0], listener._workers[ours] = CELLS[0], (0, process)
     listener.listen(Interrupt())
     assert "a worker died while it ran" in outcome.problems[CELLS[0]]
-
-
-def _silent(pipe):
-    pipe.send(Progress(0, 0.5))
-    signal.pause()
-
-
-def test_silent_worker_is_named_and_killed_when_stopping(monkeypatch):
-    """The worker behaves like a stopped process. SIGTERM to the command once waited for it without end."""
-    monkeypatch.setattr(runner, "SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(runner, "GRACE_SECONDS", 0.5)
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=_silent, args=(theirs,))
-    process.start()
-    theirs.close()
-    os.kill(process.pid, signal.SIGSTOP) if wait_for(lambda: ours.poll()) else None
-    notices, outcome = [], GridOutcome()
-
-    class Stopping:
-        """Receive a signal when the notice has been given."""
-
-        @property
-        def received(self):
-            return signal.SIGTERM if any("no sign of life" in text for text in notices) else 0
-
-    listener = listener_of(outcome, notices)
-    listener._workers[ours] = 0, process
-    listener.listen(Stopping())
-    named = f"worker 0 (process {process.pid}), which runs {CELLS[0].slug}, "
-    assert any(f"{named}has given no sign of life" in text for text in notices)
-    assert any(f"{named}does not respond and is killed" in text for text in notices)
-    assert "exit code -9" in outcome.problems[CELLS[0]]
-
-
-def test_worker_sends_heartbeats_during_a_cell(monkeypatch):
-    """A worker sends signs of life while a cell runs."""
-    monkeypatch.setattr(worker, "ALIVE_SECONDS", 0.01)
-    monkeypatch.setattr(worker, "work", lambda *_: threading.Event().wait(1))
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    stop = multiprocessing.RawValue(ctypes.c_bool, False)
-    worker.main(CELLS, settings("nowhere"), 0, theirs, stop, os.getppid())
-    assert ours.recv() == Alive()
 
 
 def test_grid_reports_waiting_unless_for_its_workers(tmp_path, monkeypatch):
