@@ -14,11 +14,7 @@ from asv_runner.benchmarks.mark import SkipNotImplemented
 from torch import Tensor
 
 from petra_core import Pipeline, Stage, methods, models
-
-try:
-    from petra_core.optimizers import sgd
-except ImportError:  # an older commit, which asv measures with the suite of today
-    from petra_core.optimizers import sgd
+from petra_core.optimizers import sgd
 
 PROFILES = ("fast", "full")
 
