@@ -43,6 +43,7 @@ def test_oversized_batches_are_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path
         return lambda: None
 
     monkeypatch.setattr(script, "stepping", stepping)
+    monkeypatch.setattr(script, "predict_peak", lambda run: 100_000 * run.batch)  # 10 samples are predicted to fit
     words = TINY.replace("--batches 2", "--batches 2 4") + f" --find --record --records {tmp_path}"
     record = script.main(words.split())
     fits = {(s.group, s.name) for s in record.series if s.quantity == ALLOCATED}
