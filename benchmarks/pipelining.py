@@ -255,10 +255,10 @@ def serving(rank: int, contestant: PipelineContestant, setting: PipeliningSettin
     return serve
 
 
-def gradient_error(rank: int, setting: PipeliningSetting, cut: Cut, kind: str, checkpointing: bool) -> Serve:
-    """Compare the gradients of a pipeline with those of plain autograd, in each process."""
+def gradient_error(rank: int, setting: PipeliningSetting, cut: Cut) -> Serve:
+    """Compare the gradients of pipelines with those of plain autograd, in each process."""
 
-    def serve() -> float:
+    def serve(kind: str, checkpointing: bool) -> float:
         module, gradients = synchronous(setting, rank, cut, kind=kind, checkpointing=checkpointing)
         gradients()
         stages = setting.stages()
@@ -284,10 +284,9 @@ def check_gradients(setting: PipeliningSetting, cut: Cut) -> float:
         ValueError: The error is larger than rounding explains.
 
     """
-    errors = {}
-    for kind, checkpointing in itertools.product(("gpipe", "1f1b"), (False, True)):
-        with BenchmarkTeam(PROCESSES, gradient_error, setting, cut, kind, checkpointing) as team:
-            errors[kind, checkpointing] = max(team.ask())
+    with BenchmarkTeam(PROCESSES, gradient_error, setting, cut) as team:
+        kinds = itertools.product(("gpipe", "1f1b"), (False, True))
+        errors = {which: max(team.ask(*which)) for which in kinds}
     worst = max(errors, key=lambda which: errors[which])
     if not errors[worst] <= TOLERANCE:
         raise ValueError(f"the gradients of {worst[0]} differ by {errors[worst]:.2g} from those of plain autograd")
