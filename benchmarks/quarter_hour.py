@@ -30,6 +30,7 @@ Usage; the last line is a rehearsal on a CPU:
 import argparse
 import contextlib
 import ctypes
+import functools
 import itertools
 import json
 import os
@@ -51,7 +52,7 @@ from reproduce.cells.kinds import Cell
 from reproduce.grids.grid import grid_of
 from reproduce.grids.selection import Selection
 from reproduce.records import locks, provenance, speed
-from reproduce.records.record import DEFAULT_ROOT, Record, scan
+from reproduce.records.record import DEFAULT_ROOT, Record, Run, scan
 from reproduce.records.storage import write_atomically, write_json
 from reproduce.running import devices
 from reproduce.running.interrupts import Interrupt
@@ -208,6 +209,10 @@ class QuarterHour:
         """Seconds that are left in this call."""
         return min(self.left, self._call_ends - time.time())
 
+    @functools.cached_property
+    def _committed(self) -> Sequence[Run[Cell]]:
+        return scan(ROOT / DEFAULT_ROOT).records  # takes seconds
+
     def save(self) -> None:
         """Write the state that a later call needs."""
         state = {"begun": self._begun, "outcomes": self.outcomes, "refused": self.refused, "training": self._training}
@@ -279,7 +284,7 @@ class QuarterHour:
     def _choose(self, cells: Sequence[Candidate], where: speed.Device) -> Candidate | None:
         """Return the first cell without a result that fits into the remaining time, as far as its speed is known."""
         roots = self.output / "records", ROOT / DEFAULT_ROOT
-        speeds = speed.collect_times(run for root in roots for run in scan(root).records)
+        speeds = speed.collect_times([*scan(roots[0]).records, *self._committed])
         for candidate in cells:
             cell = candidate.cell
             states = [Record.for_cell(cell, root).state() for root in roots]
