@@ -57,7 +57,7 @@ def test_missing_and_failing_peers_have_rows(monkeypatch: pytest.MonkeyPatch) ->
     absent = dataclasses.replace(plain, name="absent", package="no_such_package")
     broken = dataclasses.replace(plain, name="broken", made_of=breaks, package="numpy")
     monkeypatch.setattr(peers, "CONTESTANTS", (plain, absent, broken, ours))
-    benchmark = peers.main(["--quick", "--threads", "1"])
+    benchmark = peers.main(["--quick", "--threads", "1", "--memory-formats", "channels-last"])
     table = tables(of_benchmarks(benchmarks.EXHIBIT, benchmark))[-1]
     rows = {row[1].text: row[1:] for row in table.rows}
     assert rows["absent"][1].text == "not installed"
