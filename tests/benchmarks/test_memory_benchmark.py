@@ -67,8 +67,17 @@ def test_note_gives_size_of_cublas_workspaces(monkeypatch: pytest.MonkeyPatch) -
     assert note.startswith("Not in PETRA's peak: 67.0 MB of cuBLAS workspaces")
 
 
-def test_quick_measures_every_part_and_writes_a_record(tmp_path: Path) -> None:
-    options = f"--quick --threads 1 --device cpu --methods PETRA BACKPROPAGATION --record --records {tmp_path}"
+def test_quick_measures_every_part_and_writes_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh, grown = memory.growth_of_fresh_process, []
+
+    def once(*arguments: Any) -> int | None:
+        """Start one process, and not one for every place on an axis."""
+        if not grown:
+            grown.append(fresh(*arguments))
+        return grown[0]
+
+    monkeypatch.setattr(memory, "growth_of_fresh_process", once)
+    options = f"--quick --threads 1 --device cpu --methods PETRA --record --records {tmp_path}"
     benchmark = memory.main(options.split())
     assert read(tmp_path / "benchmarks" / "memory.json") == benchmark
     assert {series.group for series in benchmark.series} == {"batch", "depth", "k", "aim", "budget"}
