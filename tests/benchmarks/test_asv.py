@@ -183,13 +183,15 @@ def test_fast_benchmarks_return_finite_numbers(
 ) -> None:
     benchmark = get_benchmark_from_name(str(SUITE), name)
     if name == "report.Report.time_build":  # drawing every figure takes long, and tests of the report do it
-        stand_in = lambda exhibit, _: Section(exhibit.key, exhibit.title, [])  # noqa: E731
-        monkeypatch.setattr("reproduce.report.sections.section", stand_in)
+        monkeypatch.setattr(
+            "reproduce.report.sections.section", lambda exhibit, _: Section(exhibit.key, exhibit.title, [])
+        )
         monkeypatch.setattr("reproduce.exhibits.claims.judge", lambda _: [])
     if name == "training.Training.time_cell":
-        revnet = recipes.cell  # trained for two epochs, twice
-        chain = lambda scale, _, *given, **__: revnet(scale, "chain1", *given, epochs=1, drops=())  # noqa: E731
-        monkeypatch.setattr(recipes, "cell", chain)
+        recipe = recipes.cell  # of a RevNet that is trained for two epochs, twice
+        monkeypatch.setattr(
+            recipes, "cell", lambda scale, _, *given, **__: recipe(scale, "chain1", *given, epochs=1, drops=())
+        )
     elif not name.startswith(NUMBERED):
         monkeypatch.setattr(models, "revnet", one_block)
     if name in DIFFERENCES:
