@@ -41,7 +41,8 @@ VECTORS = ((4, 3, 2, 1, 0), (4, 4, 2, 2, 0), (1, 1, 0, 0, 0))
 @pytest.mark.parametrize(
     ("stages", "method", "k", "staleness"),
     [
-        *((n, method, k, None) for n, k in ((1, 3), (2, 1), (5, 1), (3, 3), (3, 4)) for method in RECORDED),
+        *((n, methods.PETRA, k, None) for n, k in ((1, 3), (2, 1), (5, 1), (3, 3), (3, 4))),
+        *((3, method, 3, None) for method in RECORDED if method is not methods.PETRA),
         *((5, methods.PETRA, 2, vector) for vector in VECTORS),
     ],
     ids=str,

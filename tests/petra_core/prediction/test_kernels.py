@@ -92,8 +92,7 @@ def micro_batch(network: str, tokens: int, device: str = "cpu") -> Batch:
     return (torch.randint(CLASSES, (1, tokens), device=device), torch.randint(CLASSES, (1, tokens), device=device))
 
 
-@pytest.mark.parametrize("autocast", [None, torch.bfloat16], ids=["float32", "bf16"])
-@pytest.mark.parametrize("tokens", [64, 1024])
+@pytest.mark.parametrize(("tokens", "autocast"), [(64, None), (1024, torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_attention_bytes_match_prediction(network: str, tokens: int, autocast: torch.dtype | None) -> None:
     """Predicted bytes of attention equal the measured ones for every network, length and precision."""

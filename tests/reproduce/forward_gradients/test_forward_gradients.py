@@ -194,7 +194,7 @@ def test_projection_is_computed_per_sample() -> None:
 )
 def test_plain_noise_is_unbiased(guess: Guess, space: Space) -> None:
     """Test Baydin's estimator, and Ren's of activations: the mean of many draws, within four standard errors."""
-    stages, draws = network(norm=False), 600
+    stages, draws = network(norm=False), 200
     trainer = ForwardGradients(stages, ForwardGradient(Target.GLOBAL, guess, space, Scaling.PLAIN), seed=3)
     ((x, y),) = toys.batches(1, size=BATCH)
     drawn = []
