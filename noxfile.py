@@ -230,11 +230,12 @@ def peers(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests, with one single-threaded process per core, at most four. Arguments go to pytest."""
+    """Run the tests, with one single-threaded process per core and one more, at most four. Arguments go to pytest."""
     install(session, "tests")
     install_ffcv(session)
-    # At most four: some tests need gigabytes.
-    processes = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    # One more than cores, since some tests wait for processes that they start. At most four: some need gigabytes.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = min(4, cores + 1)
     # Neighbours in a file share expensive fixtures, so each process gets contiguous groups of tests. If a process dies,
     # the test that it ran fails, and another process replaces it, any number of times. (With --dist=load, the default,
     # xdist stops if two processes die together.)
