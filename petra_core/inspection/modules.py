@@ -21,8 +21,8 @@ def check_stages(stages: Sequence[Stage]) -> None:
         TypeError: If an element is not a stage.
         ValueError: If the last stage is not a head, a trained parameter belongs to two stages or to two parts of a
             merged stage, two parameters share memory, a norm with statistics belongs to two stages, a residual function
-            can never learn, a parameter has less than float32 precision, or a parameter or buffer has no shape yet or
-            is sparse.
+            can never learn, a trained parameter has less than float32 precision, or a parameter or buffer has no shape
+            yet or is sparse.
 
     """
     owners: dict[nn.Parameter | nn.Module, tuple[int, int]] = {}
@@ -101,13 +101,13 @@ def _check_part(part: Stage, place: tuple[int, int], owners: dict[nn.Parameter |
             )
     for name, parameter in part.named_parameters():
         where = f"parameter {name} of stage {index}"
+        if not parameter.requires_grad:
+            continue  # two stages may share a frozen parameter, also one in bfloat16
         if parameter.is_floating_point() and parameter.element_size() < torch.float32.itemsize:
             raise ValueError(
                 f"{where} is {parameter.dtype}, but streams between stages are float32; keep weights in float32 "
                 f"(stage.float()) and give the pipeline autocast=torch.bfloat16"
             )
-        if not parameter.requires_grad:
-            continue  # two stages may share a frozen parameter
         if (owner := owners.setdefault(parameter, place)) != place:
             other = f"stage {owner[0]}" if owner[0] != index else "another of the stages that it was merged from"
             raise ValueError(

@@ -560,6 +560,15 @@ def test_stages_that_return_views_train_with_predicted_weights(method: Method) -
     assert trained(with_views(), method, delay=[PredictedWeights()])["losses"].isfinite().all()
 
 
+def test_frozen_weights_may_be_in_bfloat16() -> None:
+    """An adapter of a model that is kept in bfloat16 was once refused."""
+    adapting = computing(lambda m, x: m.f(x) + F.linear(x.bfloat16(), m.weight).to(x.dtype))
+    net = network(adapting)
+    for stage in net[1:3]:
+        stage.function.weight = nn.Parameter(torch.eye(4, dtype=torch.bfloat16), requires_grad=False)
+    assert_trains_as_plain_training(net, methods.DELAYED_GRADIENTS, 2, batches(8), optimizer=sgd)
+
+
 def test_message_does_not_share_memory_with_buffer() -> None:
     def forward(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         h = m.f(x)
