@@ -26,6 +26,7 @@ both. A reversible backward costs one forward and one backward of F, not two for
 
 import abc
 import contextlib
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -373,3 +374,13 @@ def in_evaluation_mode(stages: Sequence[Stage]) -> Iterator[None]:
                 module.train()
         for module, training in modes:
             module.training = training
+
+
+def copy_stages(stages: Sequence[Stage]) -> list[Stage]:
+    """Return copies of stages, also if modules keep results of parameters (torch.nn.utils.weight_norm, prune).
+
+    copy.deepcopy refuses tensors with a graph. The copies of such tensors have none.
+    """
+    values = (value for stage in stages for module in stage.modules() for value in vars(module).values())
+    results = (value for value in values if isinstance(value, Tensor) and value.grad_fn is not None)
+    return copy.deepcopy(list(stages), {id(result): result.detach().clone() for result in results})

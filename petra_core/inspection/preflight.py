@@ -8,7 +8,6 @@ with the method for some micro-batches, inspects the first ones as in every pipe
 compares the gradients of the first update with those of autograd on the plain network.
 """
 
-import copy
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from petra_core.errors import Finding, PetraError, StageError
 from petra_core.methods import PETRA, Method
 from petra_core.optimizers import OptimizerFactory
 from petra_core.pipeline import Pipeline
-from petra_core.stages import HeadStage, Stage, sequential
+from petra_core.stages import HeadStage, Stage, copy_stages, sequential
 from petra_core.tape import Value
 from petra_core.targets import Target, convert_tensors
 from petra_core.worker import devices_of
@@ -99,14 +98,14 @@ def check(
 
 def _check(stages: Sequence[Stage], inputs: Value, target: Target, findings: list[Finding], **settings: Any) -> None:
     """Train copies of the stages, and add a finding for each difference from plain autograd."""
-    plain = copy.deepcopy(list(stages))
+    plain = copy_stages(stages)
     first: dict[tuple[int, str], Tensor] = {}
 
     def note(index: int, version: int, stage: Stage) -> None:
         if version == 0:
             first.update({(index, n): p.grad.clone() for n, p in stage.named_parameters() if p.grad is not None})
 
-    pipeline = Pipeline(copy.deepcopy(list(stages)), before_update=note, **settings)
+    pipeline = Pipeline(copy_stages(stages), before_update=note, **settings)
     accumulation, autocast = pipeline.accumulation, pipeline.settings.autocast
     assert pipeline._inspection is not None
     pipeline._inspection.findings = findings

@@ -17,7 +17,6 @@ are copied one at a time, so their weights, buffers and optimizers are not chang
 restored.
 """
 
-import copy
 import statistics
 import time
 from collections import deque
@@ -36,7 +35,7 @@ from petra_core.optimizers import OptimizerFactory
 from petra_core.prediction.memory import predict
 from petra_core.prediction.partition import Cost, Partition, find_partition
 from petra_core.settings import Settings
-from petra_core.stages import HeadStage, Stage
+from petra_core.stages import HeadStage, Stage, copy_stages
 from petra_core.tape import Streams, Value, as_streams, as_value, detach
 from petra_core.targets import Target, flatten
 from petra_core.worker import Worker, devices_of
@@ -236,12 +235,12 @@ def time_stages(
     cuda = [device for device in {*devices} if device.type == "cuda"]
     precision = torch.autocast(devices[0].type, dtype=autocast, enabled=autocast is not None)
     with torch.random.fork_rng(devices=cuda), precision:
-        arriving = feeds(copy.deepcopy(list(stages)), method, inputs, target)
+        arriving = feeds(copy_stages(stages), method, inputs, target)
     for index, (stage, feed) in enumerate(zip(stages, arriving, strict=True)):
         with torch.random.fork_rng(devices=cuda):
             # At most k waiting micro-batches are needed for forward and backward to use different weights.
             waiting = min(method.staleness(index, len(stages)), accumulation)
-            alone = StageAlone(copy.deepcopy(stage), index, settings, feed, waiting=waiting, optimizer=optimizer)
+            alone = StageAlone(copy_stages([stage])[0], index, settings, feed, waiting=waiting, optimizer=optimizer)
             for _ in range(max(WARM_UP, accumulation)):
                 alone.turn()
             turns = [alone.turn() for _ in range(max(repetitions, accumulation))]  # only every k-th turn has an update

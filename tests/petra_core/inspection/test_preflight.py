@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import petra_core
-from petra_core import HeadStage, Stage, methods, models
+from petra_core import HeadStage, Stage, methods, models, prediction
 from petra_core.methods import Method
 from petra_core.optimizers import sgd
 from tests.compare import assert_bitwise_equal
@@ -115,3 +115,12 @@ def test_check_uses_given_staleness() -> None:
     assert petra_core.check(stages, x, y, staleness=(0,) * len(stages)).ok
     (finding,) = petra_core.check(stages, x, y, staleness=(1, 2, *[0] * (len(stages) - 2))).findings
     assert "the staleness of stage 0 must be at least that of stage 1, 2" in finding.what
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_modules_that_keep_results_of_parameters_can_be_copied() -> None:
+    """copy.deepcopy refuses the weight that the older weight_norm computes and keeps in an attribute."""
+    net = network(lambda f: nn.Sequential(f, nn.utils.weight_norm(nn.Linear(4, 4))))
+    report = petra_core.check(net, X, Y)
+    assert report.ok, str(report)
+    assert len(prediction.measure(net, methods.PETRA, X, Y)) == len(net)
+
+
