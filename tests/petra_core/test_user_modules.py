@@ -799,6 +799,15 @@ UNTRACKED: dict[str, Wrap] = {
     "data": computing(lambda m, x: m.f(x.data.clamp_(-0.1, 0.1) + 0 * x)),
     "numpy": computing(halve_in_numpy),
 }
+def test_buffer_that_a_later_forward_writes_raises_with_stage_and_remedy() -> None:
+    """A kept graph needs a buffer that the next forward writes in place, which autograd refuses without a name."""
+    with pytest.raises(RuntimeError, match="modified by an inplace operation") as error:
+        step(made(network(IMPURE["buffer"]), methods.DELAYED_GRADIENTS), 12)
+    remedy, place = error.value.__notes__
+    assert remedy.endswith("must replace it: self.mean = new_mean")
+    assert place == "in backward 0 of stage 2"
+
+
 #: Functions with parameters in attributes that nn.Module does not search.
 UNREGISTERED: dict[str, Wrap] = {
     "list": computing(lambda m, x: m.f(m.layers[0](x)), layers=lambda: [nn.Linear(4, 4).double()]),
