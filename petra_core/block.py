@@ -360,7 +360,7 @@ class Block:
             self._stream,
             self._scratch.freeze() if entry.buffers is None else contextlib.nullcontext(),
             torch.no_grad(),  # so that only an evaluation enables gradients, not the engine
-            BackwardWatch() as watch,
+            BackwardWatch() as watch,  # type: ignore[no-untyped-call]  # torch gives it no types
         ):
             grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
         leaves = self.parameters if entry.weights is None else list(entry.weights.values())

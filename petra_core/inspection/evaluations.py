@@ -33,7 +33,8 @@ The inspection does not detect:
   references, until two evaluations differ;
 - a number or a NumPy array that one stage computes from a micro-batch and another stage reads, with a pipelined method
   that keeps graphs, since nothing is evaluated again;
-- reads of another block's tensors, or of kept results of weights, in a module that is compiled by torch.compile;
+- reads of another block's tensors, or of kept results of weights, in code that is compiled by torch.compile;
+- a value that a module changes and on which only its gradients depend, unless an attribute or a buffer counts;
 - a buffer that a module writes through `.data` and that its graph saves, with a pipelined method that keeps graphs;
 - violations that begin after the first micro-batches.
 """
@@ -487,6 +488,8 @@ class _Reads(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if torch.compiler.is_compiling():  # torch.compile inlines this method, and could not compile the rest of it
+            return func(*args, **kwargs)
         shared = (torch.default_generator, *torch.cuda.default_generators)
         given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
         self.generators += [g.get_state().numpy().tobytes() for g in given if g not in shared]

@@ -92,9 +92,8 @@ class BackwardWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
     """
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
-        self.evaluates = False
+    supports_higher_order_operators = True  # torch.cond and others
+    evaluates = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.evaluates = self.evaluates or torch.is_grad_enabled()

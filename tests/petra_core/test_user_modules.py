@@ -592,6 +592,14 @@ def test_scripted_functions_train_with_current_weights(method: Method) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # of the compiler
+def test_compiled_functions_and_conditions_train() -> None:
+    """The compiler traces the mode that inspects reads, and the backward of a condition runs in another mode."""
+    fused = torch.compile(lambda x: x.tanh() * 2, backend="eager", fullgraph=True)
+    choosing = computing(lambda m, x: torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (fused(m.f(x)),)))
+    assert_trains_as_plain_training(network(choosing), methods.PETRA, 2, batches(8), optimizer=sgd)
+
+
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_functions_may_set_modes(method: Method) -> None:
     """A function that puts a module into evaluation mode in every forward was once refused with micro-batches."""
