@@ -193,6 +193,9 @@ class BlockInspection:
             yield
         self._whole.origins |= dict.fromkeys(reads.made, self)
         self._reads = reads if self._recomputes and self.evaluates else None  # else a copy could have weak references
+        if self._replaces:
+            for weight in reads.aliased:
+                self._report_unreplaced(weight)
         for origin, what in reads.foreign.items():
             self._report(
                 f"reads a tensor that stage {origin.index} has computed or received, in {what}, and that did not "
@@ -433,12 +436,7 @@ class BlockInspection:
                 f"tensors pass between stages only as streams: pass it on from stage {receiver.index} as one more",
             )
         elif owner is not None and owner[0] == self.index:
-            self._report(
-                "is read past the module that it is registered in (a list, a closure or another reference to it)",
-                "this method evaluates with stashed or predicted weights, which such a reference does not see: read it "
-                "as an attribute of its module",
-                parameter=owner[1],
-            )
+            self._report_unreplaced(leaf)
         elif owner is not None:
             self._report(
                 f"depends on parameter {owner[1]} of stage {owner[0]} through a tensor that did not arrive as a stream",
@@ -452,6 +450,11 @@ class BlockInspection:
                 "register it: as an nn.Parameter or nn.Module attribute, in an nn.ModuleList or nn.ParameterList, or "
                 "make the loss an nn.Module that has it; or detach() it",
             )
+
+    def _report_unreplaced(self, parameter: Tensor) -> None:
+        what = "is read past the module that it is registered in (a list, a closure, .data or another reference to it)"
+        remedy = "this method evaluates with stashed or predicted weights, which such a reference does not see: read "
+        self._report(what, f"{remedy}it as an attribute of its module", parameter=self._whole.owners[parameter][1])
 
     def _report(self, what: str, remedy: str, *, parameter: str | None = None) -> None:
         subject = "" if parameter is not None else f"{type(self._function).__name__} "
@@ -473,6 +476,7 @@ class _Reads(TorchFunctionMode):
         made: Storages of the tensors that the evaluation has computed.
         generators: States of generators other than the global ones, before the operations that had them as arguments.
         weights: Storages of the block's parameters from which an operation has computed a tensor.
+        aliased: Trained parameters whose memory was read through a tensor that the evaluation has not made of them.
 
     """
 
@@ -482,9 +486,11 @@ class _Reads(TorchFunctionMode):
         self.made: set[StorageWeakRef] = set()
         self.generators: list[bytes] = []
         self.weights: set[StorageWeakRef | None] = set()
+        self.aliased: set[Tensor] = set()
         self._whole, self._block = whole, block
         self._given = {storage_reference(stream) for stream in inputs}
-        self._weights = {_storage(parameter) for parameter in block.parameters}
+        self._weights = {_storage(parameter): parameter for parameter in block.parameters}
+        self._views: dict[int, Tensor] = {}  # of parameters, made in this evaluation; by identifier
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -498,16 +504,20 @@ class _Reads(TorchFunctionMode):
             storage = _storage(tensor)
             computed = computed or tensor.requires_grad or storage in self._given or storage in self.made
             read.add(storage)
+            weight = self._weights.get(storage)
+            if weight is not None and weight.requires_grad > tensor.requires_grad and id(tensor) not in self._views:
+                self.aliased.add(weight)
             if storage is None or storage in self._given or storage in self.made:
                 continue
             origin = self._whole.origins.get(storage)
             if origin is not None and origin is not self._block:
                 self.foreign.setdefault(origin, getattr(func, "__name__", str(func)))
         result = func(*args, **kwargs)
+        results = {id(t): (storage, t) for t in _tensors(result) if (storage := _storage(t)) is not None}
+        self._views |= {key: tensor for key, (storage, tensor) in results.items() if storage in self._weights}
         if computed:
-            storages = {storage for tensor in _tensors(result) if (storage := _storage(tensor)) is not None}
-            self.weights |= read & self._weights if storages else set()
-            self.made |= storages - self._weights - self._given
+            self.weights |= read & self._weights.keys() if results else set()
+            self.made |= {storage for storage, _ in results.values()} - self._weights.keys() - self._given
         return result
 
 

@@ -63,6 +63,7 @@ from tests.petra_core.test_user_modules import (
     made,
     network,
     past_the_streams,
+    reading_data,
     reading_past_modules,
     residual,
     spectral,

@@ -831,9 +831,18 @@ def reading_past_modules() -> list[Stage]:
     return stages
 
 
-def test_parameters_read_past_modules_are_exact_if_weights_are_not_replaced() -> None:
+def reading_data() -> list[Stage]:
+    """Return a network that reads memory of parameters through buffers."""
+    stages = network(computing(lambda m, x: m.f(x * m.scale + m.data), scale=vector))
+    for stage in stages[1:3]:
+        stage.function.register_buffer("data", stage.function.scale.data, persistent=False)
+    return stages
+
+
+@pytest.mark.parametrize("make", [reading_past_modules, reading_data])
+def test_parameters_read_past_modules_are_exact_if_weights_are_not_replaced(make: Make) -> None:
     for method in set(methods.ALL) - set(REPLACING):
-        assert_same(gradients(reading_past_modules(), method), plain_gradients(reading_past_modules(), batches(6)))
+        assert_same(gradients(make(), method), plain_gradients(make(), batches(6)))
 
 
 def past_the_streams(keeper: int, user: int, kept: Callable[[Any, Any], Any]) -> list[Stage]:
