@@ -52,23 +52,15 @@ __all__ = [
 ]
 
 #: The public names that need torch and are not modules, with the module that defines each.
-_LATER = {
-    "BufferedStage": "stages:BufferedStage",
-    "Clip": "clipping:Clip",
-    "HeadStage": "stages:HeadStage",
-    "Pipeline": "pipeline:Pipeline",
-    "ReversibleStage": "stages:ReversibleStage",
-    "Stage": "stages:Stage",
-    "check": "inspection.preflight:check",
-    "merge": "stages:merge",
-}
+_LATER = dict.fromkeys(("BufferedStage", "HeadStage", "ReversibleStage", "Stage", "merge"), "stages")
+_LATER |= {"Clip": "clipping", "Pipeline": "pipeline", "check": "inspection.preflight"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name that needs torch on first access."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return pkgutil.resolve_name(f"{__name__}.{_LATER.get(name, name)}")
+    return pkgutil.resolve_name(f"{__name__}.{_LATER[name]}:{name}" if name in _LATER else f"{__name__}.{name}")
 
 
 def __dir__() -> list[str]:

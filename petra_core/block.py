@@ -364,12 +364,12 @@ class Block:
         ):
             grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
         leaves = self.parameters if entry.weights is None else list(entry.weights.values())
-        added = [leaf.grad for leaf in leaves]
+        pairs = [*zip(gradients, [leaf.grad for leaf in leaves], strict=True)]
         for leaf in leaves:
             leaf.grad = None
         is_special = watch.evaluates or self._stream.drawn is not None
         self._watched_backwards = math.inf if is_special else self._watched_backwards - 1
-        return grad_inputs, tuple(map(_sum, gradients, added))
+        return grad_inputs, tuple(b if a is None else a if b is None else a + b for a, b in pairs)
 
     @property
     def has_backward_hooks(self) -> bool:
@@ -495,9 +495,3 @@ class Block:
 def _apply_hooks(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
     """Return the gradient after the hooks of the parameter, which autograd does not call for a substitute leaf."""
     return None if gradient is None else call_hooks([*(parameter._backward_hooks or {}).values()], gradient)
-
-
-def _sum(gradient: Tensor | None, added: Tensor | None) -> Tensor | None:
-    if gradient is None or added is None:
-        return added if gradient is None else gradient
-    return gradient + added

@@ -44,8 +44,7 @@ def payload(tensors: "Iterable[Tensor]") -> int:
 
 def storage_of(tensor: "Tensor") -> int:
     """Return an identifier of a tensor's storage. It is unique among live storages."""
-    number: int = tensor.untyped_storage()._cdata
-    return number
+    return int(tensor.untyped_storage()._cdata)
 
 
 class SavedTensors:
