@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from petra_core.buffers import BufferCopies, FrozenBuffers
-from petra_core.inspection.evaluations import BlockInspection, Inspection, Projections
+from petra_core.buffers import BufferCopies, Buffers, FrozenBuffers
+from petra_core.inspection.evaluations import BlockInspection, Inspection, Projections, pattern_like
 from petra_core.inspection.guards import BackwardWatch, refuse_foreign_gradients, refuse_input_writes
 from petra_core.inspection.ownership import OwnedTensors
 from petra_core.inspection.structure import Structure
@@ -207,7 +207,7 @@ class Block:
                 with torch.no_grad():
                     outputs = detach(self.evaluate(inputs, weights))
         if before is not None and self._writes_buffers is None:
-            self._writes_buffers = self.frozen.changed(before)
+            self._writes_buffers = bool(self.frozen.changed(before))
             before = before if self._writes_buffers else None  # otherwise they are constants, such as masks
         if inspected is not None and inspected.evaluates:
             self._inspect(inputs, outputs, tape, weights)
@@ -239,16 +239,24 @@ class Block:
         if tape is None and self.weights.replaces:
             weights = weights or self.weights.leaves()
 
-        def again() -> tuple[Tape, bool]:
+        def again(gradients: bool, differentiate: bool = False) -> tuple[Tape, Streams, bool, Buffers]:
+            before = self._scratch.copies()
             with (
                 self._precision(),
                 self.weights.replace(weights),
-                torch.enable_grad(),
-                self.frozen.freeze(),
+                torch.set_grad_enabled(gradients),
+                self._scratch.freeze(),
                 replay(begin, self._device),
             ):
                 second = self.stage.record(inputs)
-                return second, not differ(end, capture(self._device))
+                results, same_draws = second.outputs, not differ(end, capture(self._device))
+                changed = self._scratch.changed(before)
+                if differentiate:
+                    grad_inputs, grads = second.gradients(tuple(map(pattern_like, results)), [*leaves.values()])
+                    results += tuple(grad for grad in (*(grad_inputs or ()), *grads) if grad is not None)
+                    for leaf in leaves.values():
+                        leaf.grad = None  # of a backward that calls `backward`
+                return second, results, same_draws, changed
 
         leaves = self.weights.trained if weights is None else weights
         assert self._inspected is not None

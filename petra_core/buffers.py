@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-BufferCopies: TypeAlias = Mapping[tuple[nn.Module, str], Tensor | None]  # by module and name
+Buffers: TypeAlias = Mapping[tuple[nn.Module, str], Tensor]  # by module and name
+BufferCopies: TypeAlias = Mapping[tuple[nn.Module, str], Tensor | None]
 
 
 class FrozenBuffers:
@@ -48,12 +49,13 @@ class FrozenBuffers:
         """Return copies of the buffers that `freeze` replaces."""
         return {(module, name): None if buffer is None else buffer.clone() for module, name, buffer in self._replaced()}
 
-    def changed(self, copies: BufferCopies) -> bool:
-        """Return whether the values of buffers that `freeze` replaces differ from those of earlier `copies`."""
-        return any(
-            now is not None and ((before := copies.get((module, name))) is None or not _equal(before, now))
+    def changed(self, copies: BufferCopies) -> Buffers:
+        """Return the buffers that `freeze` replaces and whose values differ from those of earlier `copies`."""
+        return {
+            (module, name): now
             for module, name, now in self._replaced()
-        )
+            if now is not None and ((before := copies.get((module, name))) is None or not _equal(before, now))
+        }
 
     def _replaced(self) -> list[tuple[nn.Module, str, Tensor | None]]:
         """Return the buffers that `freeze` replaces, each with its module and its name.

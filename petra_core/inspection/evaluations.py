@@ -10,9 +10,9 @@ and backwards:
     the tensors that it reads            must not be results of another block, except for its input, nor kept results
                                          of its parameters, if the engine evaluates it again
     its input and its parameters         must not be written
-    a second evaluation                  must give the same output and draw the same random numbers, also if an
-                                         attribute or buffer that counts evaluations is far ahead; only for blocks
-                                         that the engine evaluates again
+    a second evaluation                  must give the same output and draw the same random numbers, with the same
+                                         gradients if an attribute or buffer that counts evaluations is far ahead; only
+                                         for blocks that the engine evaluates again
     tensors in attributes, lists, dicts  must not grow with every evaluation; only for these blocks
     its buffers                          must be written as attributes of their modules; only for these blocks
     the evaluation for its backward      must give the same output as the forward, if both have the same weights
@@ -44,7 +44,7 @@ import functools
 import math
 import pickle
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -55,15 +55,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from petra_core.buffers import FrozenBuffers
+from petra_core.buffers import Buffers
 from petra_core.errors import Finding, StageError
 from petra_core.inspection.ownership import storage_reference
 from petra_core.stages import ReversibleStage, Stage
 from petra_core.tape import Streams, Tape, combine_streams
 from petra_core.weights import BlockWeights, StageWeights
 
-#: Evaluates a block, and returns its graph and whether it drew the same random numbers as the forward.
-Evaluate = Callable[[], tuple[Tape, bool]]
+#: Evaluates a block with or without gradients, and returns its graph, its results, whether it drew the same random
+#: numbers as the forward, and the buffers that it changed. With a second argument, the results include gradients.
+Evaluate = Callable[..., tuple[Tape, Streams, bool, Buffers]]
 #: Dtype (of complex tensors that of the real part), Euclidean norm and a projection of each tensor.
 Projections = tuple[tuple[torch.dtype, float, float], ...]
 
@@ -153,7 +154,6 @@ class BlockInspection:
         self._forwards = self._backwards = 0
         self._reads: _Reads | None = None  # of the first evaluation
         self._drew: set[str] = set()  # generators from which the first evaluation drew
-        self._counted: dict[tuple[nn.Module, str], Tensor] = {}  # numbers in buffers that it wrote, far ahead
         self.projections: Projections = ()
 
     @property
@@ -196,46 +196,34 @@ class BlockInspection:
         if self._replaces:
             for weight in reads.aliased:
                 self._report_unreplaced(weight)
-        for origin, what in reads.foreign.items():
-            self._report(
-                f"reads a tensor that stage {origin.index} has computed or received, in {what}, and that did not "
-                f"arrive as a stream",
-                f"a tensor kept in an attribute, a list or a closure belongs to another micro-batch by then: return it "
-                f"from stage {origin.index} as one more stream and pass it on",
-            )
+        for origin, name in reads.foreign.items():
+            what = f"reads a tensor that stage {origin.index} has computed or received, in {name}, and that did not "
+            remedy = "a tensor kept in an attribute, a list or a closure belongs to another micro-batch by then: "
+            remedy += f"return it from stage {origin.index} as one more stream and pass it on"
+            self._report(f"{what}arrive as a stream", remedy)
 
     @contextlib.contextmanager
     def _watch_writes(self, inputs: Streams) -> Iterator[None]:
         """Return a context for a forward that detects writes to input or weights, and notes its output and draws."""
         weights = dict(self._stage.named_parameters()) if self._recomputes or self._replaces else {}
         given, before = _projections(inputs), {name: _projections(weight) for name, weight in weights.items()}
-        generators, buffers = _Generators(self._function), FrozenBuffers(self._function)
-        numbers = _numbers(buffers) if self._recomputes else {}
+        generators = Generators(self._function)
         outputs: list[Any] = []
         with self._function_outputs(outputs):
             yield
         self.projections = _projections(outputs)
         self._drew = generators.moved()
-        self._counted = {
-            place: torch.full(now.shape, _far(numbers[place].item(), now.item())).to(now)
-            for place, now in _numbers(buffers).items()
-            if place in numbers and not torch.equal(numbers[place], now)
-        }
         for stream in inputs:  # those that no block has computed, such as copies of outputs
             self._whole.origins.setdefault(storage_reference(stream), self)
         if str(given) != str(_projections(inputs)):  # as text, so that nan equals nan
-            self._report(
-                "writes to its input (through .data, numpy or a view that autograd does not know)",
-                "other stages still need it: use the out-of-place form of the operation, or clone the input first",
-            )
+            what = "writes to its input (through .data, numpy or a view that autograd does not know)"
+            remedy = "other stages still need it: use the out-of-place form of the operation, or clone the input first"
+            self._report(what, remedy)
         for name, weight in weights.items():
             if str(before[name]) != str(_projections(weight)):
-                self._report(
-                    "is written in the forward",
-                    "its backward evaluates the forward again, or with stashed weights, so the write would be repeated "
-                    "or lost: make it a buffer that this forward does not read, or write it in before_update",
-                    parameter=name,
-                )
+                remedy = "its backward evaluates the forward again, or with stashed weights, so the write would be "
+                remedy += "repeated or lost: make it a buffer that this forward does not read, or write it in "
+                self._report("is written in the forward", f"{remedy}before_update", parameter=name)
 
     @contextlib.contextmanager
     def _function_outputs(self, outputs: list[Any]) -> Iterator[None]:
@@ -273,13 +261,10 @@ class BlockInspection:
                 allowed = max(allowed, RECONSTRUCTED_ROUGHLY if rough else RECONSTRUCTED.get(dtype, 0.0))
             difference = abs(one - other) / (length or 1.0)
             if difference > allowed:  # false for nan, for which `NonFiniteError` is raised later
-                self._report(
-                    f"gives another output in its backward than in its forward, with the same weights (relative "
-                    f"difference {difference:.1g}, allowed {allowed:.1g}), so it depends on something that has changed "
-                    f"since then, such as a number, array or tensor that a module keeps in an attribute, a list or a "
-                    f"closure",
-                    PURE + "; pass what another stage needs to it as a stream",
-                )
+                what = "gives another output in its backward than in its forward, with the same weights (relative "
+                what += f"difference {difference:.1g}, allowed {allowed:.1g}), so it depends on something that has "
+                what += "changed since then, such as a number, array or tensor that a module keeps in an attribute, a "
+                self._report(f"{what}list or a closure", f"{PURE}; pass what another stage needs to it as a stream")
 
     def inspect_forward(
         self, inputs: Streams, outputs: Streams, tape: Tape | None, weights: StageWeights, again: Evaluate
@@ -318,54 +303,57 @@ class BlockInspection:
             again: Function that evaluates the block, as in `inspect_forward`.
 
         """
-        # A module may count its evaluations if its output does not depend on the count. If an attribute or a buffer of
-        # one element has changed, a third evaluation therefore runs with a value far ahead.
-        generators, attributes = _Generators(self._function), _attributes(self._function, _PLAIN)
+        # A module may count its evaluations if outputs and gradients do not depend on the count. If an attribute or a
+        # buffer of one element has changed, a further evaluation therefore runs with a value far ahead.
+        generators, attributes = Generators(self._function), _attributes(self._function, _PLAIN)
         kept = {place: _projections(value) for place, value in _attributes(self._function, _CONTAINERS).items()}
-        attributes |= {(module, key): module._buffers[key] for module, key in self._counted}
         if isinstance(self._stage, ReversibleStage):  # a replaced `combine` may overwrite a message
             attributes[self._stage, "combine"] = self._stage.combine
             self._stage.combine = combine_streams
         reads = _Reads(self._whole, self, inputs)
         try:
             with contextlib.nullcontext() if self._compiled else reads:
-                tape, same_draws = again()
+                tape, results, same_draws, written = again(True)
             # These replace the tensors that the first evaluation kept.
             self._whole.origins |= dict.fromkeys(reads.made, self)
             drew = generators.moved() & self._drew
             now = _attributes(self._function, _PLAIN)
             changed = {place: value for place, value in now.items() if attributes.get(place) != value}
-            far = {place: _far(attributes.get(place), value) for place, value in changed.items()} | self._counted
-            difference = self._difference(outputs, tape)
+            far = {place: _far(attributes.get(place), value) for place, value in changed.items()}
+            for (module, key), value in written.items():
+                before = module._buffers.get(key)
+                if before is not None and value.numel() == before.numel() == 1 and key != "num_batches_tracked":
+                    attributes[module, key] = before
+                    far[module, key] = torch.full_like(value, _far(before.item(), value.item()))
+            difference = self._describe(outputs, results, len(outputs))
             self._report_growing(kept)
             self._report_reads(reads)
+            earlier = {place: attributes[place] for place in far.keys() & attributes.keys()}
+            if self._forwards == INSPECTED - 1 and [*self._function.buffers()]:
+                _set_attributes(earlier)
+                self._report_modes(written.keys(), again(False)[3].keys())
             if far and difference is None:
-                for (module, key), value in far.items():
-                    setattr(module, key, value)
+                _set_attributes(earlier)
+                results = again(True, True)[1]
+                _set_attributes(far)
                 difference = "an evaluation fails"  # for example because a counter exceeds a list
                 with contextlib.suppress(Exception):
-                    difference = self._difference(outputs, again()[0])
+                    difference = self._describe(results, again(True, True)[1], len(outputs))
         finally:
-            for (module, key), value in attributes.items():
-                setattr(module, key, value)
+            _set_attributes(attributes)
             generators.restore()
         for generator in sorted(drew):
             self._report(f"draws random numbers from {generator}", PURE)
         if not same_draws:
-            self._report(
-                "draws another number of random numbers when it is evaluated again, or another thread draws from "
-                "torch's global generator meanwhile",
-                PURE + "; give a thread that draws random numbers a private generator",
-            )
+            what = "draws another number of random numbers when it is evaluated again, or another thread draws from "
+            what += "torch's global generator meanwhile"
+            self._report(what, f"{PURE}; give a thread that draws random numbers a private generator")
         elif difference is not None:
             names = {id(module): name for name, module in self._function.named_modules()}
             counters = ", ".join(f"{key} of {names[id(m)] or 'its module'} ({type(m).__name__})" for m, key in far)
-            because = f"; an evaluation changes {counters}" if counters else ""
-            self._report(
-                f"gives another output when it is evaluated again with the same input, weights and random state "
-                f"({difference}){because}",
-                PURE,
-            )
+            what = "gives another output when it is evaluated again with the same input, weights and random state "
+            what += f"({difference})" + (f"; an evaluation changes {counters}" if counters else "")
+            self._report(what, PURE)
         return tape
 
     def _report_reads(self, again: "_Reads") -> None:
@@ -398,15 +386,23 @@ class BlockInspection:
                 remedy = "access it as an attribute of its module: such an evaluation replaces buffers there by copies"
             self._report(f"{what}, so the evaluation for a backward would change it a second time", remedy)
 
-    def _difference(self, outputs: Streams, again: Tape) -> str | None:
-        """Describe the difference between the outputs of two evaluations; None if they are equal."""
-        if len(outputs) != len(again.outputs):
-            return f"{len(outputs)} tensors, then {len(again.outputs)}"
-        for number, (first, second) in enumerate(zip(outputs, again.outputs, strict=True)):
+    def _report_modes(self, with_gradients: Set[tuple[nn.Module, str]], without: Set[tuple[nn.Module, str]]) -> None:
+        """Report buffers that only one of two evaluations, with gradients and without, has changed."""
+        for module, key in with_gradients ^ without:
+            when = "with" if (module, key) in with_gradients else "without"
+            what = f"changes the buffer {key!r} of a {type(module).__name__} only {when} gradients, but forwards of "
+            what += "this method run without, and evaluations for a backward, which run with them, change no buffers"
+            remedy = "ask for self.training in place of torch.is_grad_enabled(), or choose a method that keeps graphs"
+            self._report(what, f"{remedy}, such as BACKPROPAGATION or DELAYED_GRADIENTS")
+
+    def _describe(self, results: Streams, again: Streams, streams: int) -> str | None:
+        """Describe the difference between two evaluations' streams and gradients; None if they are equal."""
+        for number, (first, second) in enumerate(zip(results, again, strict=False)):
             tolerance = self._tolerance(first.dtype.to_real())
             if (difference := _difference(first, second)) > tolerance:
-                return f"relative difference {difference:.1g} of stream {number}, allowed {tolerance:.1g}"
-        return None
+                place = f"stream {number}" if number < streams else "a gradient"
+                return f"relative difference {difference:.1g} of {place}, allowed {tolerance:.1g}"
+        return None if len(results) == len(again) else f"{len(results)} tensors, then {len(again)}"
 
     def check_gradients(self, parameters: Iterable[str], gradients: Sequence[Tensor | None]) -> None:
         """Check the gradients of one backward.
@@ -419,11 +415,8 @@ class BlockInspection:
         self._backwards += 1
         for name, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None and gradient.layout is not torch.strided:
-                self._report(
-                    f"has a gradient of layout {gradient.layout}",
-                    "gradients are accumulated as dense tensors: leave out sparse=True",
-                    parameter=name,
-                )
+                remedy = "gradients are accumulated as dense tensors: leave out sparse=True"
+                self._report(f"has a gradient of layout {gradient.layout}", remedy, parameter=name)
         if self.done:
             origins = self._whole.origins
             self._whole.origins = {storage: origin for storage, origin in origins.items() if origin is not self}
@@ -431,25 +424,20 @@ class BlockInspection:
     def _report_leaf(self, leaf: Tensor) -> None:
         owner, receiver = self._whole.owners.get(leaf), self._whole.inputs.get(leaf)
         if receiver is not None:
-            self._report(
-                f"depends on the input of stage {receiver.index} through a tensor that did not arrive as a stream",
-                f"tensors pass between stages only as streams: pass it on from stage {receiver.index} as one more",
-            )
+            what = f"depends on the input of stage {receiver.index} through a tensor that did not arrive as a stream"
+            remedy = f"tensors pass between stages only as streams: pass it on from stage {receiver.index} as one more"
+            self._report(what, remedy)
         elif owner is not None and owner[0] == self.index:
             self._report_unreplaced(leaf)
         elif owner is not None:
-            self._report(
-                f"depends on parameter {owner[1]} of stage {owner[0]} through a tensor that did not arrive as a stream",
-                f"tensors pass between stages only as streams: return it from stage {owner[0]} as one more stream, and "
-                f"use each parameter in one stage",
-            )
+            what = f"depends on parameter {owner[1]} of stage {owner[0]} through a tensor that did not arrive as a "
+            remedy = f"tensors pass between stages only as streams: return it from stage {owner[0]} as one more "
+            self._report(f"{what}stream", f"{remedy}stream, and use each parameter in one stage")
         else:
-            self._report(
-                f"depends on a tensor of shape {tuple(leaf.shape)} that requires a gradient and is not among its "
-                f"parameters ({_place_of(leaf, self._stage)}), so it would never be trained",
-                "register it: as an nn.Parameter or nn.Module attribute, in an nn.ModuleList or nn.ParameterList, or "
-                "make the loss an nn.Module that has it; or detach() it",
-            )
+            what = f"depends on a tensor of shape {tuple(leaf.shape)} that requires a gradient and is not among its "
+            what += f"parameters ({_place_of(leaf, self._stage)}), so it would never be trained"
+            remedy = "register it: as an nn.Parameter or nn.Module attribute, in an nn.ModuleList or nn.ParameterList, "
+            self._report(what, f"{remedy}or make the loss an nn.Module that has it; or detach() it")
 
     def _report_unreplaced(self, parameter: Tensor) -> None:
         what = "is read past the module that it is registered in (a list, a closure, .data or another reference to it)"
@@ -529,7 +517,7 @@ def _values_read(func: Any, args: Any, kwargs: Any) -> Any:
     return args[:1] if name in ("to", "type_as", "expand_as", "view_as", "reshape_as") else (args, kwargs)
 
 
-class _Generators:
+class Generators:
     """The states of the generators that the replay of random numbers (`petra_core.randomness`) does not restore."""
 
     def __init__(self, function: nn.Module) -> None:
@@ -559,17 +547,15 @@ def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     return generator.get_state, generator.set_state
 
 
-def _numbers(buffers: FrozenBuffers) -> dict[tuple[nn.Module, str], Tensor]:
-    """Return copies of the buffers of one element that evaluations for a backward replace."""
-    return {place: buffer for place, buffer in buffers.copies().items() if buffer is not None and buffer.numel() == 1}
-
-
 def _far(before: Any, now: Any) -> Any:
     """Return a value far ahead in the direction in which a number changes. Other values are returned unchanged."""
-    numbers = isinstance(before, int | float) and isinstance(now, int | float)
-    if not numbers or isinstance(now, bool):
-        return now
-    return now + FAR * (now - before)
+    numbers = isinstance(before, int | float) and isinstance(now, int | float) and not isinstance(now, bool)
+    return now + FAR * (now - before) if numbers else now
+
+
+def _set_attributes(values: Mapping[tuple[nn.Module, str], Any]) -> None:
+    for (module, key), value in values.items():
+        setattr(module, key, value)
 
 
 def _attributes(function: nn.Module, kinds: type | tuple[type, ...]) -> dict[tuple[nn.Module, str], Any]:
@@ -594,18 +580,19 @@ def _projections(tree: Any) -> Projections:
 def _project(tensor: Tensor) -> tuple[torch.dtype, float, float]:
     values = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).reshape(-1).double()
     values = values.nan_to_num(nan=math.nan, posinf=1.0, neginf=-1.0)
-    pattern = torch.arange(values.numel(), dtype=torch.float64, device=values.device).mul_(1.7).cos_()
-    return tensor.dtype.to_real(), float(values.norm()), float(values @ pattern)
+    return tensor.dtype.to_real(), float(values.norm()), float(values @ pattern_like(values))
 
 
-def _tensors(tree: Any) -> Iterator[Tensor]:
+def pattern_like(tensor: Tensor) -> Tensor:
+    """Return numbers in double precision that are the same in every call."""
+    return torch.arange(tensor.numel(), dtype=torch.float64, device=tensor.device).mul_(1.7).cos_().view(tensor.shape)
+
+
+def _tensors(tree: Any) -> list[Tensor]:
     if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, list | tuple):
-        for item in tree:
-            yield from _tensors(item)
-    elif isinstance(tree, dict):
-        yield from _tensors(list(tree.values()))
+        return [tree]
+    items = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list | tuple) else ()
+    return [tensor for item in items for tensor in _tensors(item)]
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from petra_core.errors import Finding, PetraError, StageError
+from petra_core.inspection.evaluations import Generators
 from petra_core.methods import PETRA, Method
 from petra_core.optimizers import OptimizerFactory
 from petra_core.pipeline import Pipeline
@@ -110,7 +111,7 @@ def _check(stages: Sequence[Stage], inputs: Value, target: Target, findings: lis
     assert pipeline._inspection is not None
     pipeline._inspection.findings = findings
     findings += _static_findings(pipeline)
-    state = torch.random.get_rng_state()
+    state, others = torch.random.get_rng_state(), Generators(plain[0])
     for _ in range(accumulation):  # with the initial weights in all forwards and backwards
         pipeline.step(inputs, target)
         pipeline.drain()
@@ -118,6 +119,7 @@ def _check(stages: Sequence[Stage], inputs: Value, target: Target, findings: lis
         pipeline.step(inputs, target)
     pipeline.drain()
     torch.random.set_rng_state(state)
+    others.restore()
     wanted = _plain_gradients(plain, inputs, target, accumulation, autocast)
     findings += _compare(first, wanted, autocast)
 

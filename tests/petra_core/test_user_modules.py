@@ -725,6 +725,20 @@ def renormalising(m: Any, x: Tensor) -> Tensor:
     return y
 
 
+def tracking_with_gradients(m: Any, x: Tensor) -> Tensor:
+    """Track statistics only in the evaluation that records a graph, as wrappers of checkpoints do."""
+    if torch.is_grad_enabled():
+        m.mean.lerp_(x.detach().mean(), 0.1)
+    return m.f(x)
+
+
+def annealed(m: Any, x: Tensor) -> Tensor:
+    """Scale only the gradient, by a number of evaluations."""
+    m.count += 1
+    y = m.f(x)
+    return y.detach() + (y - y.detach()) / (1 + m.count)
+
+
 def remembered(m: Any, x: Tensor) -> Tensor:
     """Keep the result of every input."""
     key = x.detach().numpy().tobytes()
@@ -759,9 +773,11 @@ IMPURE: dict[str, Wrap] = {
         generator=lambda: torch.Generator().manual_seed(0),
     ),
     "counter": computing(counting, count=lambda: 0),
+    "counter_of_gradients": computing(annealed, count=lambda: 0),
     "hidden_counter": computing(counting_in_a_list, calls=lambda: [0]),
     "buffer": computing(scaling, scale=buffer(1.0)),
     "buffer_later": computing(renormalising, mean=buffer(0.0), count=buffer(0)),
+    "with_gradients": computing(tracking_with_gradients, mean=buffer(0.0)),
     "results": computing(remembered, results=lambda: [{}]),
     "rare": computing(rarely, generators=lambda: [torch.Generator().manual_seed(0)]),
     "frozen": computing(lambda m, x: decay(m.teacher) or m.f(x), teacher=frozen),
@@ -781,6 +797,15 @@ def test_impure_functions_train_if_they_are_not_evaluated_again(kind: str) -> No
 def test_spectral_norm_trains_if_it_is_not_evaluated_again() -> None:
     for method in KEEPING:
         trained(network(spectral), method)
+
+
+def test_buffer_that_a_later_forward_writes_raises_with_stage_and_remedy() -> None:
+    """A kept graph needs a buffer that the next forward writes in place, which autograd refuses without a name."""
+    with pytest.raises(RuntimeError, match="modified by an inplace operation") as error:
+        step(made(network(IMPURE["buffer"]), methods.DELAYED_GRADIENTS), 12)
+    remedy, place = error.value.__notes__
+    assert remedy.endswith("must replace it: self.mean = new_mean")
+    assert place == "in backward 0 of stage 2"
 
 
 class Drawing(nn.Module):
@@ -807,15 +832,6 @@ UNTRACKED: dict[str, Wrap] = {
     "data": computing(lambda m, x: m.f(x.data.clamp_(-0.1, 0.1) + 0 * x)),
     "numpy": computing(halve_in_numpy),
 }
-def test_buffer_that_a_later_forward_writes_raises_with_stage_and_remedy() -> None:
-    """A kept graph needs a buffer that the next forward writes in place, which autograd refuses without a name."""
-    with pytest.raises(RuntimeError, match="modified by an inplace operation") as error:
-        step(made(network(IMPURE["buffer"]), methods.DELAYED_GRADIENTS), 12)
-    remedy, place = error.value.__notes__
-    assert remedy.endswith("must replace it: self.mean = new_mean")
-    assert place == "in backward 0 of stage 2"
-
-
 #: Functions with parameters in attributes that nn.Module does not search.
 UNREGISTERED: dict[str, Wrap] = {
     "list": computing(lambda m, x: m.f(m.layers[0](x)), layers=lambda: [nn.Linear(4, 4).double()]),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -86,6 +87,13 @@ def test_check_reports_findings_of_all_stages() -> None:
     assert {finding.stage for finding in report.findings} >= {1, 2}
 
 
+def test_check_compares_with_the_same_numbers_of_numpy() -> None:
+    """With a method that keeps graphs, a function may draw from NumPy's generator."""
+    drawing = computing(lambda m, x: m.f(x) * np.random.rand())
+    report = petra_core.check(network(drawing), X, Y, method=methods.BACKPROPAGATION)
+    assert report.ok, str(report)
+
+
 def test_parameters_missing_from_optimizer_are_found() -> None:
     net = network()
     report = petra_core.check(net, X, Y, optimizer=lambda parameters: torch.optim.SGD(parameters[:1], lr=0.1))
@@ -108,13 +116,6 @@ def test_check_reports_errors_without_raising() -> None:
     assert not petra_core.check(network(), X, Y, optimizer=lambda q: torch.optim.LBFGS(q)).ok
 
 
-def test_check_uses_given_staleness() -> None:
-    """`check` accepts a valid staleness vector and reports an invalid one."""
-    x, y = batches(1)[0]
-    stages = network()
-    assert petra_core.check(stages, x, y, staleness=(0,) * len(stages)).ok
-    (finding,) = petra_core.check(stages, x, y, staleness=(1, 2, *[0] * (len(stages) - 2))).findings
-    assert "the staleness of stage 0 must be at least that of stage 1, 2" in finding.what
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 def test_modules_that_keep_results_of_parameters_can_be_copied() -> None:
     """copy.deepcopy refuses the weight that the older weight_norm computes and keeps in an attribute."""
@@ -124,3 +125,10 @@ def test_modules_that_keep_results_of_parameters_can_be_copied() -> None:
     assert len(prediction.measure(net, methods.PETRA, X, Y)) == len(net)
 
 
+def test_check_uses_given_staleness() -> None:
+    """`check` accepts a valid staleness vector and reports an invalid one."""
+    x, y = batches(1)[0]
+    stages = network()
+    assert petra_core.check(stages, x, y, staleness=(0,) * len(stages)).ok
+    (finding,) = petra_core.check(stages, x, y, staleness=(1, 2, *[0] * (len(stages) - 2))).findings
+    assert "the staleness of stage 0 must be at least that of stage 1, 2" in finding.what
