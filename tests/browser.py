@@ -70,7 +70,7 @@ PHONE = """
 
 #: Counts folded elements without height. Lists of records, patches and commands are not printed, and not counted.
 FOLDED = """
-  const never = "#benchmarks, #provenance, #history, .commands";
+  const never = "#benchmarks, #provenance, .commands";
   const folded = all("details:not([open]) p").filter((e) => !e.closest(never));
   report.hidden = folded.filter((e) => e.textContent && !e.getBoundingClientRect().height).length;
 """

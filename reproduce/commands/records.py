@@ -129,7 +129,7 @@ def export(folder: Path, root: Path) -> None:
     """Write all records as CSV files into FOLDER, for other statistics.
 
     runs.csv has one row per cell, epochs.csv one per epoch, lines.csv what probes measured per stage, parts.csv bytes,
-    seconds and FLOPs per stage, series.csv every value of every benchmark, history.csv what asv counted at each commit.
+    seconds and FLOPs per stage, series.csv every value of every benchmark.
     """
     contents = results.read(_check_folder(root))
     check_writable(folder, "FOLDER")

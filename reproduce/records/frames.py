@@ -4,11 +4,10 @@ The obvious way to fill a table is to filter records: model RevNet-18, method PE
 with another learning rate or length, and it does not show missing runs. Here an exhibit asks for the cells of its plan,
 with every setting, and gets a row for each, including further seeds and cells that were not run.
 
-    runs     one row per cell, recorded or only planned; columns RUNS
-    lines    cell x point of training x stage x measure -> value; columns LINES (measured by probes)
-    parts    cell x stage x kind x of -> value; columns PARTS (bytes by purpose, seconds, FLOPs)
-    series   benchmark x group x contestant x quantity x at x round -> value; columns SERIES
-    history  machine x figure x method x setting x commit -> value; columns HISTORY (counted by asv)
+    runs    one row per cell, recorded or only planned; columns RUNS
+    lines   cell x point of training x stage x measure -> value; columns LINES (measured by probes)
+    parts   cell x stage x kind x of -> value; columns PARTS (bytes by purpose, seconds, FLOPs)
+    series  benchmark x group x contestant x quantity x at x round -> value; columns SERIES
 
 `Frames.run_sets` returns the runs of planned cells, separated by scale, arithmetic, training data set and text, so that
 only comparable runs share a run_set.
@@ -59,7 +58,6 @@ RUNS = (
 )
 LINES = ("cell", "seed", "epoch", "point", "weight", "stage", "measure", "value")
 PARTS = ("cell", "stage", "kind", "of", "value")
-HISTORY = ("machine", "figure", "method", "setting", "date", "commit", "value")
 SERIES = ("benchmark", "group", "contestant", "quantity", "unit", "at", "round", "value")
 
 #: Settings in which runs of one recipe may differ. The learning rate may differ as it follows from k.
@@ -162,15 +160,6 @@ class Frames:
         ]
         return DataFrame.from_records(rows, columns=list(SERIES))
 
-    @cached_property
-    def history(self) -> DataFrame:
-        """One row per value that asv counted; `at`: index of the commit on its machine, `ratio`: to the first value."""
-        rows = DataFrame([vars(tracked) for tracked in self.results.history], columns=list(HISTORY))
-        commits = rows.drop_duplicates(["machine", "commit"])
-        rows = rows.merge(commits[["machine", "commit"]].assign(at=commits.groupby("machine").cumcount() + 1))
-        same = rows.groupby(["machine", "figure", "method", "setting"])["value"]
-        return rows.assign(before=same.shift(), ratio=rows["value"] / same.transform("first"))
-
     def export(self, folder: Path) -> Iterator[Path]:
         """Write every table as a CSV file into a folder, which is created if needed, and yield the files.
 
@@ -188,7 +177,6 @@ class Frames:
             "lines": self.lines(names),
             "parts": self.parts(names),
             "series": self.series,
-            "history": self.history,
         }
         for name, table in tables.items():
             check_own(folder / f"{name}.csv", f"{table.columns[0]},".encode())

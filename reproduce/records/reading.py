@@ -58,12 +58,11 @@ def check_file(file: Path) -> os.stat_result:
     return status
 
 
-def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text in UTF-8.
 
     Args:
         text: The JSON text.
-        nan: Whether to accept numbers that are not finite, as asv writes them.
 
     Returns:
         The value.
@@ -74,7 +73,7 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
     """
     try:
         values = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
-        _check_plain(values, 0, nan)
+        _check_plain(values, 0)
     except RecursionError:
         raise ValueError(f"it is nested too deeply, expected at most {DEEPEST} levels") from None
     except MemoryError:
@@ -82,14 +81,14 @@ def parse_json(text: str | bytes, *, nan: bool = False) -> Any:
     return values
 
 
-def _check_plain(value: Any, depth: int, nan: bool) -> None:
+def _check_plain(value: Any, depth: int) -> None:
     if depth > DEEPEST:
         raise RecursionError
     if isinstance(value, str):
         if odd := UNPRINTABLE.search(value):
             raise ValueError(f"the text {short(value)} contains the character {odd[0]!r}")
     elif isinstance(value, float):
-        if not nan and not math.isfinite(value):
+        if not math.isfinite(value):
             raise ValueError(f"expected finite numbers, got {value}")
     elif isinstance(value, int):
         if abs(value) >= LARGEST_INTEGER:
@@ -98,11 +97,11 @@ def _check_plain(value: Any, depth: int, nan: bool) -> None:
         if set(map(type, value)) == {float} and all(map(math.isfinite, value)):
             return  # most of what a record holds
         for entry in value:
-            _check_plain(entry, depth + 1, nan)
+            _check_plain(entry, depth + 1)
     elif isinstance(value, dict):
         for name, entry in value.items():
-            _check_plain(name, depth, nan)
-            _check_plain(entry, depth + 1, nan)
+            _check_plain(name, depth)
+            _check_plain(entry, depth + 1)
 
 
 def printable(text: str) -> str:

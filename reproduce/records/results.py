@@ -11,9 +11,8 @@ from pathlib import Path
 
 from reproduce.cells.kinds import Cell, ComplexityCell, MemoryCell, StageCostCell, TrainedCell
 from reproduce.records import benchmarks as benchmark_records
-from reproduce.records import history, reading, volumes
+from reproduce.records import reading, volumes
 from reproduce.records.benchmarks import Benchmark
-from reproduce.records.history import Tracked
 from reproduce.records.reading import (
     CODE,
     DATA,
@@ -101,7 +100,6 @@ class Results:
     problems: tuple[RecordError, ...]  # damaged or foreign records
     benchmarks: tuple[Benchmark, ...] = ()
     benchmark_problems: tuple[RecordError, ...] = ()
-    history: tuple[Tracked, ...] = ()  # what asv counted at each commit
     replaced: tuple[Run[Cell], ...] = ()  # earlier results of cells that were repeated; they count nowhere
 
     @property
@@ -110,7 +108,7 @@ class Results:
 
 
 def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
-    """Read all records under `root` and asv's history next to it. Add `expected` cells without a record as not run."""
+    """Read all records under `root`. Add `expected` cells without a record as not run."""
     scanned = scan(root)
     problems = list(scanned.problems)
     runs: list[Run[Cell]] = []
@@ -128,10 +126,9 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
     absent = [c for c in expected if c not in recorded and c.name not in recorded and meaning(c) not in meant]
     runs += [Run(cell, State(Status.NOT_RUN, epochs=cell.epochs_expected)) for cell in absent]
     benchmarks, unreadable = benchmark_records.read_all(root)
-    tracked, damaged = history.read(root.parent / history.FOLDER)
     replaced, unread = volumes.scan(root / volumes.REPLACED, ())
     problems += unread
-    return Results(tuple(runs), tuple(problems), benchmarks, (*unreadable, *damaged), tracked, tuple(replaced))
+    return Results(tuple(runs), tuple(problems), benchmarks, unreadable, tuple(replaced))
 
 
 @cache

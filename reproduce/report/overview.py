@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from reproduce import published
 from reproduce.presentation.content import Finding, Role, Section
@@ -11,7 +10,7 @@ from reproduce.records.results import Results
 
 FIRST = "primary"  # key of the section that comes before all others
 #: Sections on which the others are based. Sections that are neither here nor in the paper are studies.
-GROUND = ("cost", "schedules", "benchmarks", "history", "provenance")
+GROUND = ("cost", "schedules", "benchmarks", "provenance")
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,6 @@ def sentence(section: Section, finding: Finding) -> str:
 def newest(results: Results) -> str:
     """Return the day of the newest record that has a date, as YYYY-MM-DD; empty if none has one.
 
-    Cells have no dates, so that they are the same wherever they run. Benchmarks and counts by commit have dates.
+    Cells have no dates, so that they are the same wherever they run. Benchmarks have dates.
     """
-    days = [benchmark.date for benchmark in results.benchmarks]
-    if results.history:
-        days.append(
-            datetime.fromtimestamp(max(count.date for count in results.history) / 1000, UTC).strftime("%Y-%m-%d")
-        )
-    return max(days, default="")
+    return max((benchmark.date for benchmark in results.benchmarks), default="")

@@ -27,11 +27,9 @@ HERE = Path(__file__).parent
 COMMITTED = HERE.parents[1] / "reports" / "records"
 HEADLINES = "headlines"
 CLAIMS = "claims"
-#: Exhibits without the provenance of records (machine and time do not matter here), and without schedules and asv's
-#: history, which are not in records.
-SHOWN = tuple(
-    exhibit for exhibit in all_exhibits() if exhibit.key not in ("history", "provenance", "schedules", "cost")
-)
+#: Exhibits without the provenance of records (machine and time do not matter here), and without schedules,
+#: which are not in records.
+SHOWN = tuple(exhibit for exhibit in all_exhibits() if exhibit.key not in ("provenance", "schedules", "cost"))
 
 
 def chosen(root: Path) -> Path:

@@ -120,7 +120,7 @@ def test_frames_are_exported_as_csv(tmp_path: Path) -> None:
     """The export writes one CSV file per table, with the values of the records."""
     fake_records.train(recipes.cell("small"), tmp_path, 60.0)
     files = list(Frames(read(tmp_path)).export(tmp_path / "tables"))
-    tables = ["runs", "epochs", "lines", "parts", "series", "history"]
+    tables = ["runs", "epochs", "lines", "parts", "series"]
     assert [file.name for file in files] == [f"{table}.csv" for table in tables]
     (row,) = csv.DictReader(files[0].read_text().splitlines())
     assert (row["cell"], row["test_accuracy"]) == (recipes.cell("small").name, "60.0")

@@ -48,8 +48,8 @@ def test_other_tables_are_not_split(rows: tuple[Sequence[Entry], ...]) -> None:
 
 
 def test_chosen_name_cannot_escape_an_attribute() -> None:
-    """Escape the key of the history, which contains the name of an asv folder that a pull request can choose."""
-    key = """history-kernels-x" onload="document.title='PWNED'"""
+    """Escape the key of a figure, which contains the name of a benchmark that a pull request can choose."""
+    key = """benchmark-x" onload="document.title='PWNED'"""
     svg = '<svg viewBox="0 0 10 20"></svg>'
     figure = Figure(key, "title", "caption", svg, "description")
     (root,) = [ElementTree.fromstring(name_svg(figure))]

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from reproduce.presentation.content import Finding, Role, Section
-from reproduce.records.history import Tracked
 from reproduce.records.results import Results
 from reproduce.report import overview
 from tests.reproduce.records.test_benchmark_records import benchmark
@@ -35,9 +34,7 @@ def test_attention_has_whole_sentences_and_no_benchmark_aims() -> None:
 
 
 def test_date_is_that_of_the_newest_record() -> None:
-    """The date of the page is that of the newest benchmark or history entry."""
-    tracked = Tracked("machine", "figure", "", "", 1_764_201_600_000, "c0ffee", 1.0)
+    """The date of the page is that of the newest benchmark."""
     dated = [replace(benchmark(), date=date) for date in ("2025-01-02", "2025-11-03")]
     assert overview.newest(Results((), (), tuple(dated))) == "2025-11-03"
-    assert overview.newest(Results((), (), tuple(dated), (), (tracked,))) == "2025-11-27"
     assert overview.newest(Results((), ())) == ""
