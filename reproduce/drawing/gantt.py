@@ -13,14 +13,13 @@ from reproduce.drawing.timeline import Event, Timeline
 
 # The colours also differ in lightness, for grey prints. Dark text on each has a contrast ratio above 7, except on the
 # updates, which have no text.
-_FILL = {"F": "#a6cee8", "R": "#fbdf9d", "B": "#79c79a", "U": "#b3261e", "W": "#c9b8e8", "wait": RULE}
+_FILL = {"F": "#a6cee8", "R": "#fbdf9d", "B": "#79c79a", "U": "#b3261e", "wait": RULE}
 
 #: Legend of each kind of event. Other kinds are drawn like `wait`.
 _MEANING = {
     "F": "forward",
     "R": "reconstruction",
     "B": "backward",
-    "W": "gradients of weights",
     "U": "update",
     "wait": "wait",
 }
@@ -147,7 +146,7 @@ class _GanttDrawing:
         ElementTree.SubElement(group, "title").text = tooltip
         outline = {"stroke": "#ffffff", "stroke_width": "0.5"} if width > 2 else {}
         rect(group, round(x, 1), y, width, _HEIGHT, fill=_FILL.get(kind, _FILL["wait"]), **outline)
-        if kind in ("F", "B", "W") and width > _DIGIT * len(str(number)) + 2:
+        if kind in ("F", "B") and width > _DIGIT * len(str(number)) + 2:
             text(group, round(x + width / 2, 1), y + 15, f"{number}", text_anchor="middle")
 
     def _legend(self, root: ElementTree.Element, y: float) -> None:

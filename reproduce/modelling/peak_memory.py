@@ -62,7 +62,7 @@ def _add_micro_batches(
     kept = footprint.kept + footprint.side + footprint.lasting
     for _, (kind, _, number), begin, end in events:
         if kind == "F":
-            _hold(changes, begin, ends.get(("W", stage, number), ends.get(("B", stage, number))), kept)
+            _hold(changes, begin, ends.get(("B", stage, number)), kept)
             if stage:
                 _hold(changes, ends.get(("F", stage - 1, number), begin), begin, footprint.below)
         elif kind == "B":

@@ -46,7 +46,7 @@ class Link:
 
 INSTANT = Link()
 DIRECTIONS = {"F": 1, "B": -1}  # results are sent to the same operation of the stage above or below
-OWN = {"B": "F", "W": "B"}  # operation of the same stage and micro-batch that must be complete before
+OWN = {"B": "F"}  # operation of the same stage and micro-batch that must be complete before
 
 
 def merge_costs(costs: Sequence[Cost], partition: Sequence[int]) -> list[Cost]:
@@ -126,8 +126,8 @@ def simulate(schedule: Schedule, costs: Sequence[Cost], link: Link = INSTANT) ->
     """Simulate the operations of all devices, each as early as possible.
 
     Args:
-        schedule: Operations of each device in the order of execution: `F` (forward), `B` (backward), `W` (gradients of
-            weights only) and `U` (update). A schedule with `W` divides backwards into two halves, `B` and `W`.
+        schedule: Operations of each device in the order of execution: `F` (forward), `B` (backward) and `U`
+            (update).
         costs: Cost of each stage.
         link: Link between any two devices.
 
@@ -141,12 +141,9 @@ def simulate(schedule: Schedule, costs: Sequence[Cost], link: Link = INSTANT) ->
     stages = {stage for _, stage, _ in device_of}
     if stages != set(range(len(costs))):
         raise ValueError(f"a schedule of {len(stages)} stages needs the costs of each of them, got {len(costs)} costs")
-    halves = 2 if any(kind == "W" for kind, _, _ in device_of) else 1
-    backwards = [cost.backward / halves for cost in costs]
     seconds = {
         "F": [cost.forward for cost in costs],
-        "B": backwards,
-        "W": backwards,
+        "B": [cost.backward for cost in costs],
         "U": [cost.update for cost in costs],
     }
     sizes = {"F": [cost.up for cost in costs], "B": [cost.down for cost in costs]}

@@ -1,15 +1,11 @@
-"""Test Table 5 and the study of scale: arithmetic on invented stage costs, and texts that name what is modelled."""
+"""Test Table 5: arithmetic on invented stage costs, and texts that name what is modelled."""
 
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from reproduce.cells.kinds import StageCostCell
-from reproduce.exhibits import scale_study, table5
+from reproduce.exhibits import table5
 from reproduce.grids.plans import PLANS
-from reproduce.modelling.simulation import INSTANT
-from reproduce.presentation.content import Figure, Role
 from tests import fake_records, sections
 
 FOUR = [0.1, 0.4, 0.2, 0.1, *[0.0] * 6]  # forward times of RevNet-18's ten stages, only four of which cost anything
@@ -71,29 +67,6 @@ def two_networks_of_the_papers_size(root: Path) -> None:
 @sections.situation(table5.EXHIBIT)
 def no_stage_is_timed(root: Path) -> None:
     """Without measurements only the published table is made."""
-
-
-def test_scale_study_models_devices_and_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables and figure contain the modelled devices, the times and the link rates of the stage costs."""
-    monkeypatch.setattr(scale_study, "DEVICES", (4, 6))
-    assert sections.made(scale_study.EXHIBIT, tmp_path).findings[0].role is Role.MISSING
-    fake_records.begin(cells("smoke")[0], tmp_path).finish(made_up([0.1] * 10))  # 0.1 s forward, 0.2 s backward
-    section = sections.made(scale_study.EXHIBIT, tmp_path)
-    rivalled, links = sections.tables(section)
-    assert "modelled" in rivalled.caption
-    assert {row[1].text for row in rivalled.rows} == set(scale_study.LOOKS)
-    assert [row[1].text for row in links.rows] == ["10", "4", "6"]
-    assert links.rows[0][2].text == "300.0"
-    assert float(links.rows[0][4].value or 0) == pytest.approx(2e6 / 0.3 / (1e9 / 8))
-    (figure,) = (block for block in section.blocks if isinstance(block, Figure))
-    assert "6 devices: PETRA" in figure.description
-    assert section.sentence.startswith("In the model, over links that take no time, PETRA, asynchronous 1F1B is ")
-
-
-def test_scale_study_needs_only_the_cells_of_table5() -> None:
-    assert PLANS["scale_study"]("paper") == cells("paper")
-    assert all(isinstance(cell, StageCostCell) for cell in PLANS["scale_study"]("small"))
-    assert INSTANT not in scale_study.LINKS.values()
 
 
 def test_table5_cells_use_networks_and_batch_of_the_paper() -> None:

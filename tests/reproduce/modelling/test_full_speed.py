@@ -69,3 +69,22 @@ def test_smallest_staleness_of_known_cases() -> None:
     assert smallest_staleness([Cost(4, 4), Cost(1, 1), Cost(1, 1)]) == (1, 0, 0), (
         "the others wait for the first all the same"
     )
+
+
+def test_simulation_and_arithmetic_agree_in_steady_state() -> None:
+    """Without overlap, all work and the last update are in a row. In the full pipeline, the slowest stage counts."""
+    costs = (Cost(1, 3, 0.5), Cost(2, 5, 0.25), Cost(0.5, 1.5, 0.25), Cost(0.25, 0.75, 0.5))
+    assert period(costs, (0,) * 4) == pytest.approx(4 + 7 + 2 + 1 + 0.5)
+    assert period(costs, (0,) * 4, accumulation=4) == pytest.approx(4 + 7 + 2 + 1 + 0.5 / 4)
+    assert period(costs, lockstep(4)) == pytest.approx(7.25)
+    messages = tuple(
+        Cost(c.forward, c.backward, c.update, up, down)
+        for c, up, down in zip(costs, (100, 200, 50, 0), (0, 400, 300, 100), strict=True)
+    )
+    link = Link(latency=0.1, bandwidth=100)
+    schedule = make_schedule(methods.REVERSIBLE_BACKPROPAGATION, [1] * 4, 3)
+    without_overlap = simulate(schedule, messages, link).seconds_per_micro_batch()
+    assert without_overlap == pytest.approx(14.5 + (1 + 2 + 0.5) + (4 + 3 + 1) + 6 * 0.1)
+    assert without_overlap == pytest.approx(period(messages, (0,) * 4, link))
+    assert period(messages, lockstep(4), link) == pytest.approx(7.25), "messages travel while devices work"
+    assert period(messages, lockstep(4), Link(bandwidth=20)) == pytest.approx(400 / 20), "the link is the slowest"

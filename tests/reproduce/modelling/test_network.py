@@ -180,3 +180,17 @@ def test_quantities_accept_units_in_any_case() -> None:
     read = [(partition.MEMORY, "8GB"), (partition.MEMORY, "1.5 gib"), (partition.BANDWIDTH, "10Gbit/s")]
     values = [parse(text) for parse, text in [*read, (partition.TIME, "50us")]]
     assert values == pytest.approx([8e9, 1.5 * 2**30, 1.25e9, 5e-5])
+
+
+def test_kept_graphs_save_a_forward_and_send_less() -> None:
+    """Without recomputation, a backward is shorter by a forward, and no inputs are sent down."""
+    costs = [Cost(1, 3, 0, 5, 0), Cost(2, 5, 1, 7, 10), Cost(1, 2, 0, 0, 14)]
+    assert network.convert_costs(methods.DELAYED_GRADIENTS, costs, [False, True, False]) == (
+        Cost(1, 2, 0, 5, 0),
+        Cost(2, 3, 1, 7, 5),
+        Cost(1, 2, 0, 0, 7),
+    )
+    for method, down in ((methods.DSP, [0, 5, 7]), (methods.PETRA, [0, 10, 14])):
+        assert [cost.down for cost in network.convert_costs(method, costs, [False, True, False])] == down
+    noisy = network.convert_costs(methods.DELAYED_GRADIENTS, [Cost(3, 2), Cost(1, 2)], [True, False])
+    assert noisy[0].backward == 0, "times are measured, and noisy"
