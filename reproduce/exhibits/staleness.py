@@ -5,7 +5,7 @@ the paper's counting, has twice the staleness of asynchronous 1F1B. One stage pe
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -38,8 +38,6 @@ CURVE = ["network", "k", "epochs"]  # settings of a curve
 POINT = [*CURVE, "staleness", "method"]
 Point = Mapping[Any, Any]  # a run, of which only the settings matter
 LATENCIES = (0.0, 0.05, 0.1)  # of a message, as fractions of the slowest device's time for a micro-batch
-TAUS = (1, 3, 9)
-NEAR = 0.02  # relative distance from the theoretical border at which stability is tested
 DOUBLE_BUFFERED = methods.PIPEDREAM_2BW.name
 TITLES = {
     DELAYED: "delayed gradients (PipeDream)",
@@ -77,7 +75,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         yield from (Folded(part(run_set)) for part in (_rates, _mitigations, _deep, _stable))
         if networks := read_timed_networks(run_set):
             yield Folded(_latencies(run_set, networks))
-        yield Folded(theory())
 
 
 # --- the curve
@@ -394,17 +391,6 @@ def _latencies(run_set: RunSet, networks: list[TimedNetwork]) -> Table:
             *(amount(f"latency {latency:g}", partial(in_ticks, latency), 3) for latency in LATENCIES),
         ],
     )
-
-
-@cache
-def theory() -> str:
-    """State how near the engine's border of stability is to theory, tested here on a quadratic."""
-    from reproduce.measures.stable_rate import are_stable, largest
-
-    below_and_above = (are_stable([(1 - NEAR) * largest(tau), (1 + NEAR) * largest(tau)], tau) for tau in TAUS)
-    held = all(tried == (True, False) for tried in below_and_above)
-    found = f"lies within {NEAR:.0%} of it" if held else f"does not lie within {NEAR:.0%} of it"
-    return text_of("staleness", "theory", found=found, taus=conjunction([str(tau) for tau in TAUS]))
 
 
 # --- common

@@ -1,4 +1,4 @@
-"""The largest stable learning rate under staleness, in theory and in this engine, where theory is exact.
+"""Test that the engine's stability border under staleness is that of theory, on a quadratic where it is exact.
 
 One weight w, the loss w^2 / 2, plain gradient descent, an update for each micro-batch: a stage whose gradients are tau
 updates old does w <- w - rate w', where w' is the weight of tau updates before. That recursion is stable as long as
@@ -12,6 +12,7 @@ as large.
 import math
 from collections.abc import Sequence
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +27,7 @@ def largest(tau: int) -> float:
     return 2 * math.sin(math.pi / (2 * (2 * tau + 1)))
 
 
-def are_stable(rates: Sequence[float], tau: int, method: Method = methods.PETRA) -> tuple[bool, ...]:
+def are_stable(rates: Sequence[float], tau: int, method: Method) -> tuple[bool, ...]:
     """Return for each learning rate whether the weight decays when the engine trains two stages.
 
     Only the lower stage has weights. All rates are tried in one run, on one weight each: a weight only sees the product
@@ -60,3 +61,20 @@ def are_stable(rates: Sequence[float], tau: int, method: Method = methods.PETRA)
     middle = PERIODS // 2 * period
     last, before = (torch.stack(part).amax(0) for part in (sizes[-period:], sizes[middle - period : middle]))
     return tuple((last < before).tolist())
+
+
+@pytest.mark.parametrize("tau", [0, 1, 3])
+@pytest.mark.parametrize(
+    "method", [methods.PETRA, methods.DELAYED_GRADIENTS, methods.DSP], ids=lambda method: method.name
+)
+def test_engine_stability_limit_matches_theory(tau: int, method: Method) -> None:
+    """The engine is stable at 99 % of the theoretical rate and unstable at 101 %."""
+    rate = largest(tau)
+    assert are_stable([0.99 * rate, 1.01 * rate, 0.5 * rate], tau, method) == (True, False, True)
+
+
+def test_theoretical_limit_falls_with_staleness() -> None:
+    """Without staleness the limit is that of gradient descent, and it falls with staleness."""
+    assert largest(0) == pytest.approx(2.0)
+    assert largest(1) == pytest.approx(1.0)
+    assert largest(500) == pytest.approx(math.pi / (2 * 500.5))
