@@ -144,9 +144,12 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
     planned_sets = run_sets(frames, exhibit.key) if exhibit.each else []
     each = exhibit.each or (lambda _: ())
     made = [[_at_scale(item, run_set.scale) for item in each(run_set)] for run_set in planned_sets if run_set.begun]
-    # A run set whose first run has ended, and which compares nothing yet, must not hide a run set that does.
-    for of_run_set in sorted(made, key=_compares_nothing):
-        stream += of_run_set
+    # A run set whose first run has ended, and which compares nothing yet, must not hide a run set that does, and its
+    # picture would be a dot.
+    made.sort(key=_compares_nothing)
+    for of_run_set in made:
+        dots = _compares_nothing(of_run_set) and not _compares_nothing(made[0])
+        stream += [item for item in of_run_set if not (dots and isinstance(item, Figure))]
     stream = [item for item in stream if not isinstance(item, Figure) or item.svg]
     absent = [run_set for run_set in planned_sets if not run_set.begun]
     for scale in dict.fromkeys(run_set.scale for run_set in absent):
@@ -154,10 +157,14 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
             catalogue.by_name(run_set.dataset).title for run_set in absent if run_set.scale == scale and run_set.dataset
         ]
         stream.append(f"Not run at the scale “{scale}”{f' ({conjunction(datasets)})' if datasets else ''}.")
-    label = exhibit.title.partition(":")[0]
     sentences = [item for item in stream if isinstance(item, Sentence)]
     known = [sentence for sentence in sentences if sentence.known]
-    summaries = [Finding(f"{label}: {item.words}", item.role) for item in sentences if item.role]
+    first = next((sentence.words for sentence in known or sentences), "")
+    summaries = [
+        Finding(item.words, item.role)
+        for item in sentences
+        if item.role and (item.words != first or item.role is Role.ALERT)
+    ]
     findings = [*summaries, *(item for item in stream if isinstance(item, Finding))]
     planned = sum(len({*run_set.planned, *run_set.rows}) for run_set in planned_sets)
     blocks = [item for item in stream if isinstance(item, Table | Figure | Listing | str)]
@@ -168,7 +175,7 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
         findings=findings,
         folded=[item.block for item in stream if isinstance(item, Folded)],
         folded_title=exhibit.folded,
-        sentence=next((sentence.words for sentence in known or sentences), ""),
+        sentence=first,
         count=f"{sum(run_set.number_done for run_set in planned_sets)} of {count(planned, 'cell')}"
         if planned_sets
         else "",

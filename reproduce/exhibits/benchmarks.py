@@ -29,7 +29,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     records = [replace(record, title=_make_title(record)) for record in frames.results.benchmarks]
     if problems:
         unreadable = f"{count(len(problems), 'file')} unreadable. {some([str(problem) for problem in problems])}"
-        yield Finding(f"Benchmarks: {unreadable}", Role.ALERT)
+        yield Finding(unreadable, Role.ALERT)
     if not records:
         yield "No benchmark has been recorded yet."
         return
@@ -49,7 +49,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         again = f", recorded as {benchmark.name}: as explained above under “{first.title}”."
         yield benchmark.title + (f". {benchmark.about}" if first is benchmark else again)
         yield from _aims(benchmark)
-        yield from (Finding(f"Benchmarks: {benchmark.name}: {finding}") for finding in benchmark.findings)
+        yield from (Finding(f"{benchmark.name}: {finding}") for finding in benchmark.findings)
         yield from _contents(benchmark, series[series["benchmark"] == benchmark.name])
         if benchmark.patch:
             patched.setdefault(benchmark.patch, []).append(benchmark.name)
@@ -76,10 +76,9 @@ def _aims(benchmark: Benchmark) -> Iterator[Finding]:
     ]
     aims = count(len(aimed), "aim")
     if missed:
-        text = f"{benchmark.name}: {len(missed)} of {aims} not reached. {some(missed)}."
-        yield Finding(f"Benchmarks: {text}", Role.ALERT)
+        yield Finding(f"{benchmark.name}: {len(missed)} of {aims} not reached. {some(missed)}.", Role.ALERT)
     elif aimed:
-        yield Finding(f"Benchmarks: {benchmark.name}: {aims} reached.", Role.GOOD)
+        yield Finding(f"{benchmark.name}: {aims} reached.", Role.GOOD)
 
 
 def _contents(benchmark: Benchmark, series: DataFrame) -> Iterator[Shown]:

@@ -6,7 +6,8 @@ computed, and without runs it is "unknown". Smaller scales and models show only 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,15 +23,25 @@ from reproduce.modelling.complexity import Measured, read_measured
 from reproduce.modelling.network import read_timed_networks
 from reproduce.presentation.compare import Difference, SeedSample, format_difference, means
 from reproduce.presentation.compare import measured_samples as measured_in_runs
-from reproduce.presentation.content import GIGABYTE, ExhibitStatus, signless, with_sign
+from reproduce.presentation.content import GIGABYTE, signless, with_sign
 from reproduce.presentation.statements import ClaimVerdict, compare, holds
 from reproduce.presentation.statistics import Estimate
 from reproduce.published import Claim
 from reproduce.records import gradients
 from reproduce.records.frames import Frames, RunSet
-from reproduce.text import count
+from reproduce.text import conjunction, count
 
 OWN_SCALE = "paper"
+PAPER = "PETRA"
+#: Predicate of one claim and of several claims with a verdict.
+PREDICATES = {
+    ClaimVerdict.AGREE: ("agrees with our runs", "agree with our runs"),
+    ClaimVerdict.DISAGREE: ("disagrees with our runs", "disagree with our runs"),
+    ClaimVerdict.SAME: ("holds at a smaller scale", "hold at a smaller scale"),
+    ClaimVerdict.NOT_SO: ("does not hold at a smaller scale", "do not hold at a smaller scale"),
+    ClaimVerdict.OPEN: ("is open", "are open"),
+    ClaimVerdict.UNKNOWN: ("has no run that bears on it", "have no run that bears on them"),
+}
 PARTS = 6  # parts of a training, in each of which a gradient must be the closer one
 DECIMALS = {"points": 1, "%": 1, "GB": 2, "times": 1, "cosine": 3}
 
@@ -89,20 +100,6 @@ def judge(frames: Frames) -> list[Judged]:
 def judge_claim(claim: Claim, frames: Frames) -> Judged:
     """Gather the evidence of all tests of a claim. Runs of the paper's size come first, independent of their result."""
     return Judged(claim, tuple(evidence for test in claim.tests for evidence in _evidence(claim, test, frames)))
-
-
-def summarize(judged: Iterable[Judged]) -> ExhibitStatus | None:
-    """Summarize the verdicts on an exhibit in one term; None if no claim is about it."""
-    verdicts = {judgement.verdict for judgement in judged}
-    if not verdicts:
-        return None
-    if verdicts == {ClaimVerdict.UNKNOWN}:
-        return ExhibitStatus.NOT_RUN
-    if ClaimVerdict.DISAGREE in verdicts:
-        return ExhibitStatus.DIFFERS
-    if verdicts == {ClaimVerdict.AGREE}:
-        return ExhibitStatus.REPRODUCED
-    return ExhibitStatus.IN_PART if ClaimVerdict.AGREE in verdicts else ExhibitStatus.SMALL_SCALE
 
 
 def _evidence(claim: Claim, test: Mapping[str, Any], frames: Frames) -> list[Evidence]:
@@ -314,3 +311,17 @@ def by_exhibit(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
     for judgement in judged:
         groups.setdefault(judgement.claim.exhibit, []).append(judgement)
     return groups
+
+
+def list_verdicts(judged: Sequence[Judged]) -> str:
+    """List how many claims have each verdict, as "8 hold at a smaller scale and 11 are open"."""
+    verdicts = Counter(judgement.verdict for judgement in judged)
+    return conjunction(
+        [f"{amount} {forms[amount > 1]}" for verdict, forms in PREDICATES.items() if (amount := verdicts[verdict])]
+    )
+
+
+def count_verdicts(judged: Sequence[Judged]) -> str:
+    """Count the claims of the paper by verdict, in a sentence."""
+    of_paper = [judgement for judgement in judged if judgement.claim.paper == PAPER]
+    return f"Of {count(len(of_paper), 'claim')} of the PETRA paper {list_verdicts(of_paper)}."

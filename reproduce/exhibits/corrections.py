@@ -81,9 +81,9 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     after = means(all_runs[all_runs["epochs"] > shortest], "test_accuracy", by_length)
     gaps, gaps_at_best, longer = _compare(accuracy, BY), _compare(others, BY), _compare(after, by_length)
     yield _sentence(run_set.scale, gaps, shortest, longer)
-    yield from _findings(gaps, "at the recipe's rate")
-    yield from _findings(gaps_at_best, "at best rates")
-    yield from _findings(longer, "for longer")
+    yield from _findings(gaps, "At the recipe's rate")
+    yield from _findings(gaps_at_best, "At best rates")
+    yield from _findings(longer, "For longer")
     setting = run_set.describe(recipes, width=False, rate=False)
     yield facets.facet(
         [
@@ -110,7 +110,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         (e.mean, mitigation) for (*_, mitigation), sample in errors.items() if (e := sample.estimate)
     ):
         text = "; ".join(f"{mitigation}: {value:.2g}" for value, mitigation in exactness)
-        yield Finding(f"Corrections: relative error of the inputs that PETRA reconstructs at the bottom: {text}.")
+        yield Finding(f"Relative error of the inputs that PETRA reconstructs at the bottom: {text}.")
     place = [
         words("mitigation", lambda place: place[3], heading=True),
         words("network", lambda place: place[0]),
@@ -244,11 +244,11 @@ def _findings(gaps: Gaps, where: str) -> Iterator[Finding]:
     for words_of, verdict in (("win", Verdict.HIGHER), ("lose", Verdict.LOWER)) if tried else ():
         named = [_describe(place, gap) for place, gap in tried.items() if gap.verdict is verdict]
         yield Finding(
-            f"Corrections {where}: of {count(len(tried), 'trial')} under PETRA with an interval these {words_of} "
+            f"{where}, of {count(len(tried), 'trial')} under PETRA with an interval these {words_of} "
             f"points: {conjunction(named) or 'none'}."
         )
     if alike := [_describe(place, gap, judged=True) for place, gap in _of_petra(gaps.alike).items()]:
-        yield Finding(f"Corrections {where}: PETRA − backpropagation by the same optimizer: {conjunction(alike)}.")
+        yield Finding(f"{where}, PETRA − backpropagation by the same optimizer: {conjunction(alike)}.")
 
 
 def _describe(place: Place, gap: Difference, *, judged: bool = False) -> str:

@@ -45,8 +45,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
     if wrecks:
         yield Finding(
-            f"Couplings: {setting}. {broken.capitalize()}: {'their' if wrecks > 1 else 'its'} errors are of a network "
-            "that learns little or nothing."
+            f"{broken.capitalize()}: {'their' if wrecks > 1 else 'its'} errors are of a network that learns little or "
+            f"nothing ({setting})."
         )
     yield draw_errors(
         bottom,

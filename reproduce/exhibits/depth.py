@@ -23,7 +23,6 @@ from reproduce.text import conjunction
 STEPS = {"reconstruction": (methods.PETRA, methods.DSP), "delay": (methods.DSP, methods.BACKPROPAGATION)}
 PAIRS = {step: " − ".join(map(short_title, pair)) for step, pair in STEPS.items()}
 EXACT = methods.BACKPROPAGATION
-BEHIND = 5.0  # in points
 Place = tuple[int, int]  # (k, J)
 
 
@@ -92,24 +91,9 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         ],
         notes=[NOTE],
     )
-    cases = [
-        (f"{short_title(m)} at J = {stages} with k = {k}", accuracy[k, stages, m.name], accuracy[k, stages, EXACT.name])
-        for m in COMPARED
-        for k, stages in places
-    ]
-    behind = [
-        name
-        for name, sample, exact in cases
-        if (gap := (sample - exact).estimate) and gap.mean < -BEHIND and gap.high is not None and gap.high < 0
-    ]
-    wrecks = [f"{name} ({len(sample.broken)} of {len(sample.states)})" for name, sample, _ in cases if sample.broken]
-    yield Finding(
-        f"Depth and delay: scale “{run_set.scale}”. More than {BEHIND:g} points behind backpropagation, with an "
-        f"interval that excludes 0: {'; '.join(behind) or 'none'}. Broken runs: {'; '.join(wrecks) or 'none'}."
-    )
     costs = {step: summarize(pairs[*place, step] for place in places) for step in STEPS}
     listed = "; ".join(f"{step} ({PAIRS[step]}), {cost or 'nothing to compare yet'}" for step, cost in costs.items())
-    yield Finding(f"Depth and delay: scale “{run_set.scale}”. Cost in accuracy: {listed}.")
+    yield Finding(f"Scale “{run_set.scale}”. Cost in accuracy: {listed}.")
     yield draw_errors(bottom, f"depth-{run_set.key}-errors", text_of("depth", "errors", setting=setting), "J", panels)
 
 

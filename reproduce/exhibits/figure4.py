@@ -7,15 +7,13 @@ paper's statement is about.
 
 from collections.abc import Iterator, Mapping
 
-from reproduce import published
 from reproduce.exhibits._exhibit import Sentence, Shown, declare, result, text_of
 from reproduce.exhibits.table2 import by_cell, describe_fixed_batch
 from reproduce.grids.plans.figure4 import NETWORK
 from reproduce.grids.plans.sweeps import BACKPROPAGATION, PETRA, SWEEPS
 from reproduce.presentation import facets
 from reproduce.presentation.compare import Difference, SeedSamples, list_differences
-from reproduce.presentation.statements import UNKNOWN
-from reproduce.presentation.tables import Field, entry, judged_columns, mean, number, table
+from reproduce.presentation.tables import Field, judged_columns, mean, number, table
 from reproduce.records.frames import RunSet, count_averaged_epochs
 from reproduce.text import conjunction
 
@@ -71,7 +69,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         fields=[
             number("k", lambda k: k),
             number("images per update", lambda k: k * example.batch_size),
-            entry("published", lambda _: UNKNOWN),
             mean("PETRA, %", petra.get),
             *beside(MATCHED),
             *beside(FIXED),
@@ -99,4 +96,4 @@ def _sentence(run_set: RunSet, gaps: Mapping[int, Difference], matched: SeedSamp
     )
 
 
-EXHIBIT = declare("figure4", each, quote=published.quote("figure4"))
+EXHIBIT = declare("figure4", each)

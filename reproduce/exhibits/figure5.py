@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pandas import DataFrame, concat
 
 from petra_core import methods
-from reproduce import published
 from reproduce.exhibits._exhibit import Shown, declare, result, text_of
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import SeedSamples, means, measured_samples
@@ -153,4 +152,4 @@ def quality(values: DataFrame, by: Sequence[str], gains: SeedSamples) -> list[Fi
     return fields
 
 
-EXHIBIT = declare("figure5", each, quote=published.quote("figure5"))
+EXHIBIT = declare("figure5", each)

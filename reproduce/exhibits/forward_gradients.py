@@ -155,4 +155,4 @@ def _find_published(place: tuple[str, ...]) -> tuple[Entry, str]:
     return published_value(row, "test_accuracy_percent"), f"{row['work']} {row['name']}"
 
 
-EXHIBIT = declare("forward_gradients", each, quote=published.quote("forward_gradients"))
+EXHIBIT = declare("forward_gradients", each)

@@ -12,14 +12,14 @@ from petra_core.ledger import KINDS
 from petra_core.prediction.footprint import predict_stages
 from petra_core.settings import Settings
 from reproduce.cells.networks import HELD
-from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, text_of
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, result, text_of
 from reproduce.grids.plans import table3
 from reproduce.grids.plans.invertible import NETWORKS, OURS, PAPERS
 from reproduce.grids.plans.table3 import BATCH
 from reproduce.modelling.network import predict_footprints
 from reproduce.presentation import facets
 from reproduce.presentation.compare import differences, means, summarize
-from reproduce.presentation.content import GIGABYTE, MEGABYTE, Finding
+from reproduce.presentation.content import GIGABYTE, MEGABYTE
 from reproduce.presentation.tables import amount, difference, judged_columns, mean, method, table, words
 from reproduce.records.frames import Frames, RunSet
 from reproduce.text import conjunction
@@ -108,8 +108,13 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         ],
         notes=["Peak: the most bytes that a stage held at one moment, counted by the engine, summed over the stages."],
     )
-    if summary := summarize(gaps.values()):
-        yield Finding(text_of("invertible", "summary", setting=setting, summary=summary))
+    summary = summarize(gaps.values())
+    yield result(
+        summary,
+        text_of("invertible", "summary", setting=setting, summary=summary),
+        f"Both networks have not been trained alike yet ({setting}).",
+        finding=True,
+    )
 
 
 EXHIBIT = declare("invertible", each, whole)

@@ -78,7 +78,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         ],
     )
     if by_rule := "; ".join(filter(None, rule.values())):
-        yield Finding(f"Training length: PETRA, k = {PETRA.k}, the paper's claim by the rule: {by_rule}.")
+        yield Finding(f"PETRA, k = {PETRA.k}, the paper's claim by the rule: {by_rule}.")
 
 
 def _decide(scale: str, variant: Variant, epochs: int, gap: Difference) -> str:

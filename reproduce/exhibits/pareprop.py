@@ -30,7 +30,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """Yield the measurements, record by record, and the published values."""
     records = [record for record in frames.results.benchmarks if record.name.partition("-")[0] == "pareprop"]
     if not records:
-        yield Finding("PaReprop: its throughput has not been measured yet.", Role.MISSING)
+        yield Finding("Its throughput has not been measured yet.", Role.MISSING)
     for record in records:
         series = frames.series[frames.series["benchmark"] == record.name]
         medians = series.pivot_table("value", "group", ["quantity", "contestant"], aggfunc="median", sort=False)

@@ -43,7 +43,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     yield from _findings(results)
     if dirty := sum(not version.get("clean") for version in codes):
         unclean = f"{dirty} of {count(len(codes), 'version')} that ran {'was' if dirty == 1 else 'were'} not a clean"
-        yield Finding(f"Code: {unclean}, known commit; Provenance shows the difference.", Role.MISSING)
+        yield Finding(f"{unclean}, known commit; Provenance shows the difference.", Role.MISSING)
     yield table(
         key="code",
         caption="Versions of the code that ran the cells.",

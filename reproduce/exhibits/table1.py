@@ -62,7 +62,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             Role.GOOD if holding == len(compared) else Role.ALERT,
         )
         equal, role = agreement(frames.parts(m.cell.name for m in measured), "predicted", "measured")
-        yield Finding(f"Table 1: the memory predicted from shapes is the engine's own count in {equal}.", role)
+        yield Finding(f"The memory predicted from shapes is the engine's own count in {equal}.", role)
 
 
 def _read_measured(run_set: RunSet) -> list[Measured]:

@@ -85,10 +85,10 @@ def whole(frames: Frames) -> Iterator[Shown]:
             listed = conjunction([with_sign(gap, 2) for gap in gaps.values()])
             runs = "run of the paper's size differs" if len(gaps) == 1 else "means of the paper's size differ"
             values = "value" if len(gaps) == 1 else "values"
-            yield Finding(f"Table 2: our {runs} from the published {values} by {listed} points ({arithmetic}).")
+            yield Finding(f"Our {runs} from the published {values} by {listed} points ({arithmetic}).")
     published_values = sum(not row["model"].endswith(TORCHVISION) for row in rows)
     yield Finding(
-        f"Table 2: {len(covered)} of {published_values} published values "
+        f"{len(covered)} of {published_values} published values "
         f"{'has a run' if len(covered) == 1 else 'have runs'} of the paper's size."
     )
 

@@ -19,7 +19,7 @@ from reproduce.presentation.content import GIGABYTE, MEGABYTE, Entry, Finding, R
 from reproduce.presentation.tables import amount, difference, entry, method, published_value, table, words
 from reproduce.records.frames import Frames, RunSet
 
-BY_RULE, CONSISTENT, HELD = PUBLISHED_RULE.title, CONSISTENT_RULE.title, "really held, MB"
+BY_RULE, CONSISTENT, HELD = PUBLISHED_RULE.title, CONSISTENT_RULE.title, "measured, MB"
 
 
 def _count_held(run: Any) -> float | Entry:
@@ -55,12 +55,11 @@ def whole(frames: Frames) -> Iterator[Shown]:
             entry("GB", lambda row: published_value(row[1], "memory_gb"), group="published"),
             entry("saving, %", lambda row: published_value(row[1], "saving_percent"), group="published"),
             amount("GB", lambda row: row[0].published_rule, 2, group=BY_RULE),
-            difference("difference", deviation, 1, group=BY_RULE, hint="after rounding to the published digits"),
             amount("saving, %", lambda row: row[0].published_rule_saved, 1, group=BY_RULE),
             amount("GB", lambda row: row[0].consistent_rule, 2, group=CONSISTENT),
             amount("saving, %", lambda row: row[0].consistent_rule_saved, 1, group=CONSISTENT),
-            amount("of the rules", lambda row: _count_held(row[0]), 2, group="really held, GB"),
-            amount("all", lambda row: row[0].held, 2, group="really held, GB"),
+            amount("of the rules", lambda row: _count_held(row[0]), 2, group="measured, GB"),
+            amount("all", lambda row: row[0].held, 2, group="measured, GB"),
         ],
     )
     if done := [name for run_set in measured_sets for name in run_set.done["cell"]]:
@@ -103,7 +102,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             amount("at one moment", lambda run: run.at_once, 1, group=HELD, hint="each stage at its fullest"),
             amount("process", lambda run: run.process, 1, group=HELD, hint="by how much its memory grew at most"),
             amount("saving, %", lambda run: run.held_saved, 1, group=HELD, hint="against delayed gradients"),
-            difference("less predicted", lambda run: run.held - run.predicted, 1, group=HELD, exact=True),
         ],
         notes=notes("table3", "held"),
     )

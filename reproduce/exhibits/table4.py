@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from petra_core import methods
-from reproduce import published
 from reproduce.exhibits._exhibit import Sentence, Shown, declare, text_of
 from reproduce.exhibits.figure5 import count_reconstructing
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.presentation import facets
 from reproduce.presentation.compare import Difference, format_difference, means
-from reproduce.presentation.content import none
-from reproduce.presentation.statements import UNKNOWN
-from reproduce.presentation.tables import entry, judged_columns, mean, table, words
+from reproduce.presentation.tables import judged_columns, mean, table, words
 from reproduce.records.frames import RunSet
 from reproduce.records.gradients import kinds_of
 
@@ -65,11 +62,10 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             words("method", lambda row: row[1].title if row[1] else "reconstructed inputs − current weights"),
             words("inputs", lambda row: row[1] and ("reconstructed" if row[1].reconstructs else "kept")),
             words("weights", lambda row: row[1] and ("kept" if row[1].stashes_weights else "current")),
-            entry("published", lambda row: UNKNOWN if row[1] else none("a statement only")),
             mean("ours, %", lambda row: accuracy[row[0], row[1].name] if row[1] else None),
             judged_columns("− both kept", difference),
         ],
     )
 
 
-EXHIBIT = declare("table4", each, quote=published.quote("table4"))
+EXHIBIT = declare("table4", each)

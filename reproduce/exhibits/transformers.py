@@ -60,7 +60,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         notes=[_explain_text(run_set)] if dataset.text else [],
     )
     if summary := summarize(gaps.values()):
-        yield Finding(f"Transformers: {setting}. Against backpropagation, {summary}.")
+        yield Finding(f"PETRA − backpropagation: {summary} ({setting}).")
 
 
 def _explain_text(run_set: RunSet) -> str:

@@ -123,16 +123,6 @@ class Listing:
 Block = Table | Figure | Listing | str  # a str is a paragraph
 
 
-class ExhibitStatus(enum.Enum):
-    """Summary of the verdicts on the claims about an exhibit."""
-
-    REPRODUCED = "reproduced"  # all claims agree
-    IN_PART = "reproduced in part"  # some agree, none disagrees
-    DIFFERS = "differs"  # one disagrees
-    SMALL_SCALE = "smaller scale only"  # no run of the paper's size decides
-    NOT_RUN = "not run"
-
-
 @dataclass(frozen=True)
 class Section:
     """The content of the report for one exhibit."""
@@ -144,7 +134,6 @@ class Section:
     folded: Sequence[Block] = ()  # further blocks, shown on demand
     folded_title: str = "More"
     sentence: str = ""  # its summary in one sentence
-    status: ExhibitStatus | None = None  # summary of the verdicts on the claims about it; None: there are no claims
     count: str = ""  # how much of it has been run: "60 of 360 cells"
 
 

@@ -124,14 +124,11 @@ def amounts(
     return [column(key, name) for key, name in names.items()]
 
 
-def difference(name: str, value_of: Of, digits: int, *, group: str = "", hint: str = "", exact: bool = False) -> Field:
-    """Return a column of measured or computed differences, with their signs.
-
-    With `exact` all differences should be 0, and any other is an alert.
-    """
+def difference(name: str, value_of: Of, digits: int, *, group: str = "", hint: str = "") -> Field:
+    """Return a column of measured or computed differences, with their signs."""
 
     def format_signed(value: float) -> Entry:
-        return Entry(content.with_sign(value, digits), value, Role.ALERT if exact and value else Role.OURS)
+        return Entry(content.with_sign(value, digits), value, Role.OURS)
 
     return _numbers(name, value_of, format_signed, group, hint)
 

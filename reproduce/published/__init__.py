@@ -119,11 +119,6 @@ class Claim:
     predicate: Mapping[str, Any]
     tests: Sequence[Mapping[str, Any]]
 
-    @property
-    def quoted(self) -> str:
-        """The sentence in quotation marks, with how well it is known."""
-        return f"“{self.sentence}” ({self.mark.value})"
-
 
 @cache
 def claims() -> tuple[Claim, ...]:
@@ -135,23 +130,9 @@ def claims() -> tuple[Claim, ...]:
     return tuple(found)
 
 
-def quote(exhibit: str) -> str:
-    """Quote the claims about an exhibit, one after the other.
-
-    Raises:
-        ValueError: There is none.
-
-    """
-    known = [claim.quoted for claim in claims() if claim.exhibit == exhibit]
-    if not known:
-        others = sorted({claim.exhibit for claim in claims()})
-        raise ValueError(f"claims.json has no claim about {exhibit!r}; it has claims about {', '.join(others)}")
-    return " ".join(known)
-
-
-def remarks(kind: str) -> list[str]:
-    """Return the sentences of the reproducibility report of a kind: "easy", "difficult" or "not_published"."""
-    return list(_claims_file()[kind])
+def not_published() -> list[str]:
+    """Return sentences on what the paper does not contain, or was not at hand."""
+    return list(_claims_file()["not_published"])
 
 
 @cache

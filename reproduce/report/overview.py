@@ -48,10 +48,9 @@ def label(section: Section) -> str:
     return section.title.partition(":")[0]
 
 
-def sentence(section: Section, finding: Finding) -> str:
-    """Return the first sentence of a finding, without the name of its section."""
-    words = finding.text.removeprefix(f"{label(section)}: ")
-    return re.split(r"(?<=\S\.) (?=[A-Z\d])", words, maxsplit=1)[0]
+def sentence(finding: Finding) -> str:
+    """Return the first sentence of a finding."""
+    return re.split(r"(?<=\S\.) (?=[A-Z\d])", finding.text, maxsplit=1)[0]
 
 
 def newest(results: Results) -> str:

@@ -10,7 +10,6 @@ file, byte for byte, because nothing in it depends on when or where it was made.
 import base64
 import hashlib
 import re
-from dataclasses import replace
 from typing import NamedTuple
 
 import jinja2
@@ -24,7 +23,6 @@ from reproduce.presentation.statistics import MARGIN_POINTS
 from reproduce.records.results import Results
 from reproduce.report import layout, overview
 from reproduce.report.headline import TERMS
-from reproduce.report.reproducibility import count_verdicts
 from reproduce.report.sections import Top, draw
 from reproduce.text import count
 
@@ -42,7 +40,6 @@ def render(results: Results) -> Report:
     """Return the report on the results."""
     sections, top = draw(results)
     claims_of = claims.by_exhibit(top.judged)
-    sections = [replace(section, status=claims.summarize(claims_of.get(section.key, []))) for section in sections]
     parts = overview.parts(sections)
     in_order = [section for part in parts for section in part.sections]
     page = (
@@ -59,9 +56,9 @@ def render(results: Results) -> Report:
             headlines=top.headlines,
             judged=top.judged,
             claims_of=claims_of,
-            claims_sentence=count_verdicts(top.judged),
+            claims_sentence=claims.count_verdicts(top.judged),
             titles={section.key: overview.label(section) for section in sections},
-            reproducibility=top.reproducibility,
+            not_published=published.not_published(),
             verdict_meanings=list(ClaimVerdict),
             parts=parts,
             attention=overview.attention(in_order),
@@ -85,7 +82,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["prose"] = _prose
     environment.filters["count"] = count
-    environment.globals |= {"layout": layout, "overview": overview, "commands": commands, "remarks": published.remarks}
+    environment.globals |= {"layout": layout, "overview": overview, "commands": commands}
     environment.filters["first_is_code"] = lambda table: any(row[0].code for row in table.rows[:1])
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["figure"] = lambda block: isinstance(block, Figure)

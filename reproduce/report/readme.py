@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from reproduce.exhibits.claims import Judged
+from reproduce.exhibits.claims import Judged, count_verdicts, list_verdicts
 from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records.storage import write_atomically
 from reproduce.report.headline import TERMS, Answer, Headline
-from reproduce.report.reproducibility import count_verdicts, list_verdicts
 
 PICTURES = "docs/results"
 BEGIN, END = "<!-- {}: written by `python -m reproduce report --readme README.md` -->", "<!-- {}: end -->"

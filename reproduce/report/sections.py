@@ -10,7 +10,6 @@ from reproduce.records import reading
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results
 from reproduce.report.headline import Answer, Headline, first_screen
-from reproduce.report.reproducibility import Reproducibility, reproducibility
 
 FAILED = "This section could not be made"
 
@@ -21,7 +20,6 @@ class Top(NamedTuple):
     answers: list[Answer]
     headlines: list[Headline]
     judged: list[claims.Judged]
-    reproducibility: Reproducibility
 
 
 def draw(results: Results) -> tuple[list[Section], Top]:
@@ -29,8 +27,7 @@ def draw(results: Results) -> tuple[list[Section], Top]:
     frames = Frames(results)
     answers, headlines = _first_screen(frames)
     sections = [_section(exhibit, frames) for exhibit in all_exhibits()]
-    judged = claims.judge(frames)
-    return sections, Top(answers, headlines, judged, reproducibility(judged, frames))
+    return sections, Top(answers, headlines, claims.judge(frames))
 
 
 def _first_screen(frames: Frames) -> tuple[list[Answer], list[Headline]]:
@@ -53,6 +50,6 @@ def _section(exhibit: Exhibit, frames: Frames) -> Section:
             key=exhibit.key,
             title=exhibit.title,
             blocks=[f"{words} {advice}"],
-            findings=[Finding(f"{exhibit.title.partition(':')[0]}: {words}", Role.ALERT)],
+            findings=[Finding(words, Role.ALERT)],
             sentence=words,
         )

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from reproduce.exhibits._exhibit import section
-from reproduce.exhibits.claims import summarize
 from reproduce.presentation.content import Block, Entry, Role, Table
 from reproduce.presentation.statements import ClaimVerdict
 from reproduce.records.frames import Frames
@@ -53,8 +52,6 @@ def text_of(name: str, root: Path) -> str:
     judged = sections.judged(made.key, frames)
     known = [one for one in judged if one.verdict is not ClaimVerdict.UNKNOWN]
     lines += [f"claim {one.claim.key}: {one.verdict.value}: {one.found}" for one in known]
-    if status := summarize(judged):
-        lines.append(f"status: {status.value}")
     return "\n".join(line.rstrip() for line in lines)
 
 

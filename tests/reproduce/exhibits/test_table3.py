@@ -11,7 +11,7 @@ from petra_core import methods
 from petra_core.methods import Method
 from petra_core.staleness import lockstep
 from reproduce.cells.kinds import MemoryCell
-from reproduce.exhibits import table3, table6
+from reproduce.exhibits import table3
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.table4 import METHODS
 from reproduce.measures.context import Context
@@ -72,14 +72,6 @@ def savings_and_a_deviation_at_small_batches(root: Path) -> None:
             finish(wanted, root, sizes[wanted.method], process=11 * sizes[wanted.method])
         elif wanted.method == "PETRA":  # at the paper's batch, where delayed gradients are not planned
             finish(wanted, root, 64e6, more=[j == 3 for j in range(10)])
-
-
-@sections.situation(table6.EXHIBIT, "table6-held-")
-def deviations_of_several_stages_add_up(root: Path) -> None:
-    """The total of the deviations is shown whatever their signs, and is an alert."""
-    exact, departing = planned("table6", "small")[:2]
-    finish(exact, root, 5e6)
-    finish(departing, root, 5e6, more=[1e6 * (-1) ** j for j in range(10)])
 
 
 def test_deviating_published_rows_are_an_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

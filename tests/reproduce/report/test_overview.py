@@ -11,8 +11,8 @@ SECTIONS = [
     Section("provenance", "Provenance", []),
     Section("something new", "Something new", []),
     Section("stability", "Stability", []),
-    Section("figure5", "Figure 5: gradients", [], [Finding("Figure 5: close to 1."), Finding("bad", Role.ALERT)]),
-    Section("table2", "Table 2: accuracy", [], [Finding("Table 2: low.", Role.ALERT)], "27 of 27 cells"),
+    Section("figure5", "Figure 5: gradients", [], [Finding("close to 1."), Finding("bad", Role.ALERT)]),
+    Section("table2", "Table 2: accuracy", [], [Finding("low.", Role.ALERT)], "27 of 27 cells"),
 ]
 
 
@@ -25,12 +25,12 @@ def test_parts_are_paper_studies_and_provenance() -> None:
 
 def test_attention_has_whole_sentences_and_no_benchmark_aims() -> None:
     """Alerts are whole sentences with the label of their section, and missed benchmark aims are left out."""
-    missed = Section("benchmarks", "Benchmarks", [], [Finding("Benchmarks: 1 aim missed.", Role.ALERT)])
+    missed = Section("benchmarks", "Benchmarks", [], [Finding("1 aim missed.", Role.ALERT)])
     in_order = [section for part in overview.parts([*SECTIONS, missed]) for section in part.sections]
-    alerts = [(s.key, overview.label(s), overview.sentence(s, f)) for s, f in overview.attention(in_order)]
+    alerts = [(s.key, overview.label(s), overview.sentence(f)) for s, f in overview.attention(in_order)]
     assert alerts == [("table2", "Table 2", "low."), ("figure5", "Figure 5", "bad")]
-    long = Finding("Table 2: " + " ".join(map(str, range(40))) + ". More is folded.")
-    assert overview.sentence(SECTIONS[-1], long).endswith(" 39."), "the first sentence, whole"
+    long = Finding(" ".join(map(str, range(40))) + ". More is folded.")
+    assert overview.sentence(long).endswith(" 39."), "the first sentence, whole"
 
 
 def test_date_is_that_of_the_newest_record() -> None:
