@@ -6,6 +6,7 @@ be restricted to some seeds: the seeds that produced a hypothesis cannot confirm
 """
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,12 +19,12 @@ from reproduce.cells.base import CellError
 from reproduce.cells.kinds import from_dict
 from reproduce.cells.networks import title_of
 from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, notes, text_of
-from reproduce.presentation.compare import DONE, NOT_RUN, Difference, SeedSample, format_difference, means
+from reproduce.presentation.compare import DONE, NOT_RUN, Difference, SeedSample, means
 from reproduce.presentation.content import Entry, Finding, Role, Table, missing
 from reproduce.presentation.statistics import MARGIN_POINTS, holm, p_value
 from reproduce.presentation.tables import amount, difference_column, entry, judged_columns, number, table, words
 from reproduce.records.frames import AVERAGED, Frames, settings_key
-from reproduce.text import count
+from reproduce.text import conjunction, count
 
 SHORT = 12  # in epochs; the paper trains for 300
 OUTCOME = "final_accuracy"
@@ -80,6 +81,12 @@ def primaries(frames: Frames) -> list[Primary]:
     return [replace(comparison, corrected=corrected[place]) for place, comparison in enumerate(found)]
 
 
+def compare_with(frames: Frames, title: str, method: str) -> Primary:
+    """Compare the first side of a declared comparison with another method, which is exploratory."""
+    declared = next(comparison for comparison in read_declaration()["comparisons"] if comparison["title"] == title)
+    return _compare(frames, **declared | {"second": declared["second"] | {"method": method}})
+
+
 def _compare(
     frames: Frames, family: str, title: str, question: str, study: str, first: dict[str, Any], second: dict[str, Any]
 ) -> Primary:
@@ -116,13 +123,13 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """Yield the comparisons, and the spreads on which all intervals of the report are based."""
     known = primaries(frames)
     made = [comparison for comparison in known if comparison.accuracy.estimate]
+    verdicts = Counter(comparison.accuracy.verdict.value for comparison in made)
+    listed = conjunction(
+        [f"{number} {'is' if number == 1 else 'are'} {verdict}" for verdict, number in verdicts.items()]
+    )
     yield Sentence(
         f"Of {count(len(known), 'primary comparison')} {len(made) or 'none'} "
-        f"{'has' if len(made) < 2 else 'have'} been run."
-        + "".join(
-            f" {comparison.title} is {format_difference(comparison.accuracy, unit='points')} ({comparison.setting})."
-            for comparison in made
-        ),
+        f"{'has' if len(made) < 2 else 'have'} been run{f': {listed}' * bool(made)}.",
         known=bool(made),
     )
     yield table(

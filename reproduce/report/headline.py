@@ -21,7 +21,7 @@ from reproduce.cells.networks import title_of, title_of_convolutional
 from reproduce.exhibits import length
 from reproduce.exhibits._exhibit import run_sets, text_of
 from reproduce.exhibits.figure5 import count_reconstructing
-from reproduce.exhibits.primary import Primary, primaries
+from reproduce.exhibits.primary import Primary, compare_with, primaries
 from reproduce.exhibits.staleness import number_of_devices
 from reproduce.exhibits.table2 import BEST
 from reproduce.grids.grid import cells_of
@@ -40,7 +40,8 @@ from reproduce.records.frames import Frames, RunSet, settings_key
 from reproduce.records.gradients import kinds_of
 from reproduce.text import conjunction, count
 
-#: Terms of the answers and pictures.
+#: What the page asks, and the terms of its answers and pictures.
+QUESTION = text_of("headline", "question")
 TERMS = text_of("headline", "terms")
 
 SCALE = "small"
@@ -48,6 +49,7 @@ BY = ["method", "epochs", "staleness"]  # settings of a mark in the first pictur
 HEIGHT, WIDTH = 4.2, 5.2  # of a picture, in inches
 WAYS = {way.title: way for way in STRATEGIES}
 PAPER_WIDTH = 64  # channels of the first blocks of the paper's networks
+OF_CHAIN = "PETRA − DSP"  # the primary comparison on the chain
 BACKPROPAGATION, PETRA, DSP, DELAYED = (
     m.name for m in (methods.BACKPROPAGATION, methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS)
 )
@@ -109,18 +111,20 @@ def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
     listed = [f"{format_difference(gap, trailing=True)} after {epochs}" for epochs, gap in known.items()]
     cell = run_set.example
     width = f" at 1/{PAPER_WIDTH // cell.width} of the paper's width" * (cell.width < PAPER_WIDTH)
-    network, batches = f"{title_of(cell).partition(',')[0]}{width}", count(VARIANT.k, "micro-batch")
-    trails = text_of("headline", "trails", network=network, k=VARIANT.k, batches=batches, listed=conjunction(listed))
-    text = f"{trails} {_state_published_gaps()} {_reconstruction(frames, run_set)} {_at_paper_scale(frames)}"
-    yield Answer(_title(_certain(known), max(known)), " ".join(text.split()), "length")
+    network = title_of(cell).partition(",")[0]
+    trails = text_of("headline", "trails", network=f"{network}{width}", k=VARIANT.k, listed=conjunction(listed))
+    chain = compare_with(frames, OF_CHAIN, BACKPROPAGATION)
+    text = f"{trails} {_state_published_gaps()} {_reconstruction(frames, run_set, chain)} {_at_paper_scale(frames)}"
+    yield Answer(_title(_certain(known), network, chain), " ".join(text.split()), "length")
 
 
-def _title(gaps: Mapping[int, Difference], longest: int) -> str:
+def _title(gaps: Mapping[int, Difference], network: str, chain: Primary) -> str:
     """Return the verdict of the longest training that has an interval.
 
     Args:
         gaps: Differences to backpropagation by number of epochs, those with an interval if there are any.
-        longest: Number of epochs of the longest training.
+        network: Title of their network.
+        chain: PETRA and backpropagation on the chain of 16.
 
     """
     epochs, gap = max(gaps.items())
@@ -135,9 +139,11 @@ def _title(gaps: Mapping[int, Difference], longest: int) -> str:
     if gap.verdict is Verdict.OPEN:
         return f"After {epochs} epochs it is still open whether PETRA is as good as backpropagation."
     shortest = gaps[min(gaps)].estimate
-    before = f", after {min(gaps)} epochs {-shortest.mean:.1f}" if shortest and min(gaps) < epochs else ""
-    beyond = "; longer trainings have too few runs to tell" * (longest > epochs)
-    return f"After {epochs} epochs PETRA is {-known.mean:.1f} points below backpropagation{before}{beyond}."
+    before = f" ({-shortest.mean:.1f} after {min(gaps)} epochs)" if shortest and min(gaps) < epochs else ""
+    lost = chain.accuracy.estimate if chain.epochs == epochs else None
+    deeper = f", and {-lost.mean:.1f} on a chain of 16 blocks" if lost and (lost.high or 0) < 0 else ""
+    below = f"{-known.mean:.1f} points below backpropagation on {network}{before}{deeper}"
+    return f"After {epochs} epochs PETRA is {below}."
 
 
 def _published_rows() -> dict[tuple[str, str, str], published.Row]:
@@ -159,17 +165,20 @@ def _state_published_gaps() -> str:
     return f"The paper reports gaps of {listed} points on CIFAR-10 for its three RevNets, after 300 epochs."
 
 
-def _reconstruction(frames: Frames, run_set: RunSet) -> str:
-    """State the cost of reconstruction according to the primary comparisons."""
+def _reconstruction(frames: Frames, run_set: RunSet, chain: Primary) -> str:
+    """State the cost of reconstruction according to the primary comparisons, and on the chain that of PETRA."""
     by_title = {comparison.title: comparison for comparison in primaries(frames)}
-    of_delayed, of_chain = by_title["PETRA − delayed gradients"], by_title["PETRA − DSP"]
+    of_delayed, of_chain = by_title["PETRA − delayed gradients"], by_title[OF_CHAIN]
     text = ""
     if of_delayed.accuracy.estimate:
         gap = format_difference(of_delayed.accuracy, unit="points") + _after_short_training(frames, run_set)
         where = count_reconstructing(next(iter(kinds_of(run_set).values())))
         text = text_of("headline", "delayed", epochs=of_delayed.epochs, gap=gap, seen=_seen(of_delayed), where=where)
-    if of_chain.accuracy.estimate:
-        return f"{text} {text_of('headline', 'chain', cost=format_difference(of_chain.accuracy, unit='points'))}"
+    if of_chain.accuracy.estimate and (exact := chain.accuracy.estimate):
+        behind, cost = (format_difference(gap, trailing=True) for gap in (chain.accuracy, of_chain.accuracy))
+        sides = " and ".join(map(str, dict.fromkeys(exact.counts)))
+        deep = text_of("headline", "chain", epochs=of_chain.epochs, behind=behind, cost=cost, runs=sides)
+        return f"{text} {deep}"
     return f"{text} {text_of('headline', 'no_chain')}"
 
 
@@ -331,8 +340,7 @@ def _worth(frames: Frames, speeds: Speeds) -> Answer:
         else "A synchronous pipeline is as fast, and exact."
     )
     parts = [won * bool(wins), lost * bool(loses), better * bool(beaten), merging, _state_measured_speeds(frames)]
-    text = " ".join(["This is modelled from the measured costs of the stages.", *filter(None, parts)])
-    return Answer(title, text, "tradeoff")
+    return Answer(title, " ".join(filter(None, parts)), "tradeoff")
 
 
 def _state_measured_speeds(frames: Frames) -> str:
@@ -351,7 +359,8 @@ def _state_measured_speeds(frames: Frames) -> str:
                 listed.append(f"{conjunction(speeds)} ({title_of_convolutional(network)},{width})")
         if listed:
             k = record.setting["micro_batches"]
-            return text_of("headline", "measured", k=k, speeds="; ".join(listed))
+            where = record.environment["processor"]
+            return text_of("headline", "measured", where=where, k=k, speeds="; ".join(listed))
     return ""
 
 
@@ -486,7 +495,7 @@ def _memory(network: TimedNetwork, held: Mapping[str, Modelled]) -> Headline:
         for part, amount in ((FULLEST, amounts.fullest), (OTHERS, amounts.total - amounts.fullest))
     ]
     return Headline(
-        text_of("headline", "held", ours=held[PETRA], rival=held[DSP]),
+        text_of("headline", "held", devices=len(network.costs), ours=held[PETRA], rival=held[DSP]),
         facets.facet(
             bars,
             [facets.stack(sums=".0f")],

@@ -22,7 +22,7 @@ from reproduce.presentation.statements import ClaimVerdict
 from reproduce.presentation.statistics import MARGIN_POINTS
 from reproduce.records.results import Results
 from reproduce.report import layout, overview
-from reproduce.report.headline import TERMS
+from reproduce.report.headline import QUESTION, TERMS
 from reproduce.report.sections import Top, draw
 from reproduce.text import count
 
@@ -52,6 +52,7 @@ def render(results: Results) -> Report:
             begun=results.begun,
             newest=overview.newest(results),
             answers=top.answers,
+            question=QUESTION,
             terms=TERMS,
             headlines=top.headlines,
             judged=top.judged,
