@@ -7,7 +7,7 @@ from typing import Any
 
 from petra_core import methods
 from reproduce.cells.kinds import FORWARD_GRADIENT, TrainedCell
-from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets
+from reproduce.exhibits._exhibit import Sentence, Shown, all_exhibits, declare, run_sets
 from reproduce.grids.plans import PLANS
 from reproduce.presentation.tables import amount, number, table, words
 from reproduce.records.frames import Frames, settings_key
@@ -70,27 +70,27 @@ def whole(frames: Frames) -> Iterator[Shown]:
     cells = {
         plan: {row["cell"] for run_set in run_sets(frames, plan) for row in run_set.rows.values()} for plan in PLANS
     }
+    titles = {exhibit.key: exhibit.title.partition(":")[0] for exhibit in all_exhibits()}
     by_exhibit = {plan: [run for run in begun if run.cell.name in names] for plan, names in cells.items()}
     yield table(
         key="cost",
         caption="Hours and runs by exhibit; an exhibit that shares its runs with others has them, too.",
         rows=[*((plan, cost_of(runs)) for plan, runs in by_exhibit.items() if runs), ("all runs", total)],
         fields=[
-            words("exhibit", lambda row: row[0].replace("_", " ")),
+            words("exhibit", lambda row: titles.get(row[0], row[0])),
             amount("core-hours", lambda row: row[1].core_hours, 1),
             amount("GPU-hours", lambda row: row[1].gpu_hours, 2),
             number("finished", lambda row: row[1].states[Status.DONE]),
             number("failed", lambda row: row[1].states[Status.FAILED]),
-            number("abandoned", lambda row: row[1].states[Status.PARTIAL]),
         ],
     )
     trained: list[Run[Any]] = [run for run in begun if isinstance(run.cell, TrainedCell)]
-    titles = {method.name: method.title for method in methods.ALL} | {FORWARD_GRADIENT: "Forward gradients"}
-    by_method = {name: [run for run in trained if run.cell.method == name] for name in titles}
+    names = {method.name: method.title for method in methods.ALL} | {FORWARD_GRADIENT: "Forward gradients"}
+    by_method = {name: [run for run in trained if run.cell.method == name] for name in names}
     yield table(
         key="cost-settings",
         caption="Settings tried by method in trainings: configurations that differ in more than the seed.",
-        rows=[(titles[name], runs) for name, runs in by_method.items() if runs],
+        rows=[(names[name], runs) for name, runs in by_method.items() if runs],
         fields=[
             words("method", lambda row: row[0]),
             number("settings", lambda row: len({settings_key(run.cell) for run in row[1]})),

@@ -94,7 +94,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             words("space", lambda place: place[5].replace("_", " ")),
             mean("accuracy, %", lambda place: accuracy[place]),
             judged_columns(
-                "points", lambda p: gaps.get(p, None if p[1] == EXACT[0] else ""), group="less backpropagation"
+                "points", lambda p: gaps.get(p, None if p[1] == EXACT[0] else ""), group="− backpropagation"
             ),
             estimate_column("lowest", lambda place: cosines[place, 0].estimate, group="cosine, block"),
             estimate_column("highest", lambda place: cosines[place, last].estimate, group="cosine, block"),

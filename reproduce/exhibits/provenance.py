@@ -45,6 +45,16 @@ def whole(frames: Frames) -> Iterator[Shown]:
         unclean = f"{dirty} of {count(len(codes), 'version')} that ran {'was' if dirty == 1 else 'were'} not a clean"
         yield Finding(f"{unclean}, known commit; Provenance shows the difference.", Role.MISSING)
     yield table(
+        key="environments",
+        caption="Machines and versions that ran the cells.",
+        rows=environments,
+        fields=[
+            *(words(name, methodcaller("get", name)) for name in MACHINE),
+            words("versions", lambda row: ", ".join(f"{name} {v}" for name, v in row["packages"].items())),
+            words("settings", _settings),
+        ],
+    )
+    yield table(
         key="code",
         caption="Versions of the code that ran the cells.",
         rows=codes,
@@ -56,16 +66,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
                 "tree", lambda row: "clean" if row.get("clean") else missing(row.get("note") or "changed; see below")
             ),
             words("files not in git", lambda row: ", ".join(row.get("untracked", [])) or "none"),
-        ],
-    )
-    yield table(
-        key="environments",
-        caption="Machines and versions that ran the cells.",
-        rows=environments,
-        fields=[
-            *(words(name, methodcaller("get", name)) for name in MACHINE),
-            words("versions", lambda row: ", ".join(f"{name} {v}" for name, v in row["packages"].items())),
-            words("settings", _settings),
         ],
     )
     if results.replaced:

@@ -1,4 +1,4 @@
-"""Draw the schedules of all methods as executed.
+"""Draw schedules as executed: PETRA in lockstep and in asynchronous 1F1B, and methods with other schedules.
 
 A schedule drawn from a formula shows what should happen. Here a small pipeline of J = 4 stages runs with each method
 while the report is made. Its actions are recorded as they are executed, and the recording is laid out in time.
@@ -9,50 +9,60 @@ from functools import cache
 
 from petra_core import methods
 from petra_core.methods import Method
-from reproduce.drawing.gantt import to_svg
-from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, text_of
+from petra_core.staleness import lockstep, one_f_one_b
+from reproduce.drawing.gantt import stack, to_svg
+from reproduce.drawing.timeline import Timeline
+from reproduce.exhibits._exhibit import Sentence, Shown, declare, text_of
 from reproduce.presentation.content import Figure
 from reproduce.records.frames import Frames
 
 STAGES = 4
-ACCUMULATIONS = (1, 2)
 #: By whether the method is pipelined: enough to fill the pipeline and to show that it repeats.
 MICRO_BATCHES = {True: 9, False: 2}
-DRAWN = (
-    methods.PETRA,
-    *(m for m in methods.PAPER if m is not methods.PETRA),
+TIMINGS = {"lockstep": lockstep(STAGES), "asynchronous 1F1B": one_f_one_b(STAGES)}
+#: DSP and approximate inputs have the schedule of PETRA, PipeDream-2BW that of delayed gradients.
+OTHERS = (
+    methods.BACKPROPAGATION,
+    methods.REVERSIBLE_BACKPROPAGATION,
+    methods.DELAYED_GRADIENTS,
     methods.PAREPROP,
-)  # PipeDream-2BW has the same schedule as delayed gradients
+)
 
 
 def whole(_: Frames) -> Iterator[Shown]:
-    """Yield a drawing for each method for k = 1, and the others folded."""
-    yield Sentence(f"The drawings show what {len(DRAWN)} methods do, recorded from runs of a small pipeline.")
-    first, *others = ACCUMULATIONS
-    yield from (drawn(method, first) for method in DRAWN)
-    yield from (Folded(drawn(method, k)) for k in others for method in DRAWN)
+    """Yield PETRA with both timings in one drawing, and a drawing of each other method."""
+    late, sooner = (vector[0] for vector in TIMINGS.values())
+    lengths = [f"{_executed(methods.PETRA, name)[1].seconds:g}" for name in TIMINGS]
+    values = {"stages": STAGES, "late": late, "sooner": sooner, "entered": MICRO_BATCHES[True], "lengths": lengths}
+    yield Sentence(text_of("schedules", "sentence", **values))
+    yield drawn(methods.PETRA, tuple(TIMINGS))
+    yield from (drawn(method, ("lockstep",)) for method in OTHERS)
 
 
 @cache
-def drawn(method: Method, accumulation: int) -> Figure:
-    """Draw the schedule of a method. It does not depend on records, so each process draws it only once."""
-    from reproduce.drawing.execution import (  # imports torch, which only some exhibits need
-        execute,
-        format_actions,
-        lay_out,
-    )
+def _executed(method: Method, timing: str) -> tuple[str, Timeline]:
+    """Run a method, and return its actions as text and as a timeline. They do not depend on records."""
+    from reproduce.drawing.execution import execute, format_actions, lay_out  # imports torch
 
-    entered = MICRO_BATCHES[method.pipelined]
-    actions = execute(method, STAGES, entered, accumulation)
-    timeline = lay_out(actions, (1,) * STAGES)
-    title = f"{method.title}, J = {STAGES}, k = {accumulation}"
-    idle = sum(timeline.idle(device) for device in range(STAGES)) / STAGES / timeline.seconds
-    caption = text_of("schedules", "caption", title=title, entered=entered, timeline=timeline, idle=idle)
-    key = f"schedule-{method.name.lower().replace('_', '-')}-k{accumulation}"
+    staleness = TIMINGS[timing] if method.pipelined else None
+    actions = execute(method, STAGES, MICRO_BATCHES[method.pipelined], staleness=staleness)
+    return format_actions(actions), lay_out(actions, (1,) * STAGES)
+
+
+def drawn(method: Method, timings: tuple[str, ...]) -> Figure:
+    """Draw the schedules of a method, one below the other."""
     labels = {stage: f"stage {stage}" for stage in range(STAGES)}
-    return Figure(
-        key, title, format_actions(actions), to_svg(timeline, title=title, labels=labels, unit="forwards"), caption
-    )
+    drawings, described, captions = [], [], []
+    for name in timings:
+        text, timeline = _executed(method, name)
+        title = method.title + f", {name}" * method.pipelined
+        drawings.append(to_svg(timeline, title=title, labels=labels, unit="forwards"))
+        described.append(f"{title}\n{text}")
+        idle = sum(timeline.idle(device) for device in range(STAGES)) / STAGES / timeline.seconds
+        entered = MICRO_BATCHES[method.pipelined]
+        captions.append(text_of("schedules", "caption", title=title, entered=entered, timeline=timeline, idle=idle))
+    key = f"schedule-{method.name.lower().replace('_', '-')}"
+    return Figure(key, method.title, "\n".join(described), stack(drawings, method.title), " ".join(captions))
 
 
 EXHIBIT = declare("schedules", whole=whole, stages=STAGES)

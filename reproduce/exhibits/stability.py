@@ -19,7 +19,7 @@ from reproduce.text import count
 POINT = ["warmup_epochs", "k", "reference_rate"]  # the last is the rate at 256 samples per update
 ROW = ["warmup_epochs", "k", "method"]
 PETRA, EXACT = (method.title for method in COMPARED)
-DIFFERENCE = f"{PETRA} less {EXACT}, points"
+DIFFERENCE = f"{PETRA} − {EXACT}, points"
 
 
 def each(run_set: RunSet) -> Iterator[Shown]:

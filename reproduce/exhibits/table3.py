@@ -97,7 +97,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             amount(BY_RULE, lambda run: run.published_rule, 1, group="by formula, MB"),
             amount(CONSISTENT, lambda run: run.consistent_rule, 1, group="by formula, MB"),
             amount("of the rules", _count_held, 1, group=HELD, hint="of the kinds they count"),
-            difference("less the published rule", lambda run: run.counted - run.published_rule, 1, group=HELD),
+            difference("− the published rule", lambda run: run.counted - run.published_rule, 1, group=HELD),
             amount("all", lambda run: run.held, 1, group=HELD),
             amount("at one moment", lambda run: run.at_once, 1, group=HELD, hint="each stage at its fullest"),
             amount("process", lambda run: run.process, 1, group=HELD, hint="by how much its memory grew at most"),

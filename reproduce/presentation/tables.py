@@ -7,7 +7,7 @@ object: a place, a measurement, a row of a frame.
     table(key="length", caption="…", rows=[3, 9, 27], fields=[
         number("epochs", lambda epochs: epochs),
         mean("PETRA, %", lambda epochs: accuracy["PETRA", epochs]),
-        judged_columns("points", lambda epochs: gaps[epochs], group="PETRA less backpropagation"),
+        judged_columns("points", lambda epochs: gaps[epochs], group="PETRA − backpropagation"),
     ])
 """
 

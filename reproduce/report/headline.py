@@ -183,7 +183,7 @@ def _reconstruction(frames: Frames, run_set: RunSet, chain: Primary) -> str:
 
 
 def _after_short_training(frames: Frames, run_set: RunSet) -> str:
-    """State PETRA less delayed gradients in lockstep after the shortest training that has both; empty without one."""
+    """State PETRA − delayed gradients in lockstep after the shortest training that has both; empty without one."""
     runs = _of_staleness(frames, run_set)
     reached, most = means(runs, "final_accuracy", BY), max(_numbers_of_devices())
     for epochs in sorted(set(runs["epochs"])):

@@ -61,10 +61,12 @@ def test_timelines_of_benchmarks_are_drawn() -> None:
     assert any(isinstance(block, Figure) and "F3" in block.svg for block in section.blocks)
 
 
-def test_schedules_draw_every_method_at_every_k() -> None:
+def test_schedules_draw_both_timings_and_every_other_schedule() -> None:
     rendered = sections.of_benchmarks(schedules.EXHIBIT)
-    drawn = [block for block in (*rendered.blocks, *rendered.folded) if isinstance(block, Figure)]
-    assert len(drawn) == len(schedules.DRAWN) * len(schedules.ACCUMULATIONS)
+    drawn = [block for block in rendered.blocks if isinstance(block, Figure)]
+    assert len(drawn) == 1 + len(schedules.OTHERS)
+    assert all(f"PETRA, {timing}" in drawn[0].svg for timing in schedules.TIMINGS)
+    assert "With 4 stages 6 later micro-batches" in rendered.sentence
     for figure in drawn:
         assert "F1" in figure.description
         assert "devices are idle for" in figure.caption

@@ -103,7 +103,7 @@ def test_internal_links_resolve_and_nothing_needs_scripts(tree: Element) -> None
 def test_every_drawing_has_title_and_description(tree: Element) -> None:
     """Every drawing has the role img, a title and a description, and every figure a caption."""
     drawings = [e for e in tree.all("svg") if e.attributes.get("aria-hidden") != "true"]  # a card's is a thumbnail
-    assert len(drawings) >= 12 + 1 + 2 + 2  # schedules; all runs; curves; bytes and memory
+    assert len(drawings) >= 5 + 1 + 2 + 2  # schedules; all runs; curves; bytes and memory
     for drawing in drawings:
         assert drawing.attributes["role"] == "img"
         title, description = ([c for c in drawing.children if c.tag == tag] for tag in ("title", "desc"))
