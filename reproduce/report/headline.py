@@ -32,7 +32,7 @@ from reproduce.grids.plans.length import PETRA as VARIANT
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import STRATEGIES, Sharing, Strategy, evaluate_best
 from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import Difference, SeedSamples, format_difference, means
+from reproduce.presentation.compare import Difference, SeedSamples, format_difference, list_differences, means
 from reproduce.presentation.content import MEGABYTE, Figure, in_prose, short_title
 from reproduce.presentation.statistics import Verdict
 from reproduce.records.benchmarks import THROUGHPUT, Comparison
@@ -57,39 +57,35 @@ BACKPROPAGATION, PETRA, DSP, DELAYED = (
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer in one line, and the numbers that it is based on."""
+    """An answer: one line, a picture, and the numbers in words.
+
+    Attributes:
+        title: The answer in one line.
+        figure: The picture.
+        text: What it is based on.
+        anchor: Key of the section with its numbers.
+
+    """
 
     title: str
-    text: str
-    anchor: str  # key of the section with its numbers
-
-
-@dataclass(frozen=True)
-class Headline:
-    """A picture with one sentence, and the key of the section that it links to."""
-
-    sentence: str
     figure: Figure
+    text: str
     anchor: str
 
 
-def first_screen(frames: Frames) -> tuple[list[Answer], list[Headline]]:
-    """Return the answers and the pictures for which there are data.
+def first_screen(frames: Frames) -> list[Answer]:
+    """Return the answers for which there are data.
 
-    The answers: whether PETRA is as good as backpropagation, what it saves, and when it is worth using. The pictures:
-    accuracy against staleness, bytes by method, speed against the number of devices.
+    Whether PETRA is as good as backpropagation, with accuracy against staleness; what it saves, with bytes by method;
+    and when it is worth using, with speed against the number of devices.
     """
     answers: list[Answer] = []
-    headlines: list[Headline] = []
     of_length = run_sets(frames, length.EXHIBIT.key)
     for run_set in [run_set for run_set in of_length if run_set.scale == SCALE and run_set.begun][:1]:
         answers += _as_good(frames, run_set)
-        headlines += _accuracy(frames, run_set)
     if (network := _find_timed(frames)) is not None:
-        held, speeds = _held(network), _speeds(network)
-        answers += [_saves(network, held), _worth(frames, speeds)]
-        headlines += [_memory(network, held), _write_speed(network, speeds)]
-    return answers, headlines
+        answers += [_saves(network), _worth(frames, network)]
+    return answers
 
 
 def _certain(gaps: Mapping[int, Difference]) -> Mapping[int, Difference]:
@@ -114,8 +110,9 @@ def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
     network = title_of(cell).partition(",")[0]
     trails = text_of("headline", "trails", network=f"{network}{width}", k=VARIANT.k, listed=conjunction(listed))
     chain = compare_with(frames, OF_CHAIN, BACKPROPAGATION)
-    text = f"{trails} {_state_published_gaps()} {_reconstruction(frames, run_set, chain)} {_at_paper_scale(frames)}"
-    yield Answer(_title(_certain(known), network, chain), " ".join(text.split()), "length")
+    figure, sooner = _accuracy(frames, run_set)
+    parts = (trails, sooner, _state_published_gaps(), _reconstruction(frames, run_set, chain), _at_paper_scale(frames))
+    yield Answer(_title(_certain(known), network, chain), figure, " ".join(filter(None, parts)), "length")
 
 
 def _title(gaps: Mapping[int, Difference], network: str, chain: Primary) -> str:
@@ -254,7 +251,8 @@ def _held(network: TimedNetwork) -> dict[str, Modelled]:
     return {name: _hold(network, methods.by_name(name).title) for name in (BACKPROPAGATION, PETRA, DSP, DELAYED)}
 
 
-def _saves(network: TimedNetwork, held: Mapping[str, Modelled]) -> Answer:
+def _saves(network: TimedNetwork) -> Answer:
+    held = _held(network)
     ours, rival, exact, sooner = held[PETRA], held[DSP], held[BACKPROPAGATION], _hold(network, OURS, slack=0)
     saved = [
         f"{100 * (1 - ours.total / held[name].total):.0f} % less than {in_prose(methods.by_name(name))}"
@@ -262,15 +260,16 @@ def _saves(network: TimedNetwork, held: Mapping[str, Modelled]) -> Answer:
     ]
     same = ours.fullest > 0.98 * rival.fullest
     title = (
-        "In total it holds less than delayed gradients and DSP, but on the fullest device no less than DSP."
+        "In total PETRA holds less than delayed gradients and DSP, but on the fullest device no less than DSP."
         if same
-        else "It holds less than delayed gradients and DSP on every device."
+        else "PETRA holds less than delayed gradients and DSP on every device."
     )
     why = ", since a stage that cannot be inverted keeps its inputs under both" * same
     costs = ": pipelining itself costs memory" * (exact.total < ours.total)
     numbers = {"held": held, "sooner": sooner, "again": _hold(network, CHECKPOINTED), "k": SPEED_K[-1]}
     numbers |= {"devices": len(network.costs), "saved": conjunction(saved)}
-    return Answer(title, text_of("headline", "saves", why=why, costs=costs, **numbers), "tradeoff")
+    text = text_of("headline", "saves", why=why, costs=costs, **numbers)
+    return Answer(title, _memory(network, held), text, "tradeoff")
 
 
 # --- when is it worth it?
@@ -307,7 +306,8 @@ def _speeds(network: TimedNetwork) -> Speeds:
     }
 
 
-def _worth(frames: Frames, speeds: Speeds) -> Answer:
+def _worth(frames: Frames, network: TimedNetwork) -> Answer:
+    speeds = _speeds(network)
     several = sorted({devices for *_, devices in speeds} - {1})
     most = several[-1]
 
@@ -333,14 +333,23 @@ def _worth(frames: Frames, speeds: Speeds) -> Answer:
         )
         merging = text_of("headline", "merged", sizes=sizes, theirs=theirs, again=again)
     title = (
-        "In the model it is faster than synchronous 1F1B only where few micro-batches make an update."
+        "In the model PETRA is faster than synchronous 1F1B only where few micro-batches make an update."
         if wins and loses
-        else "It is faster than a synchronous pipeline."
+        else "In the model PETRA is faster than synchronous 1F1B."
         if wins
-        else "A synchronous pipeline is as fast, and exact."
+        else "In the model synchronous 1F1B is as fast as PETRA, and exact."
     )
-    parts = [won * bool(wins), lost * bool(loses), better * bool(beaten), merging, _state_measured_speeds(frames)]
-    return Answer(title, " ".join(filter(None, parts)), "tradeoff")
+    reached = [_list_range(speeds, way, most) for way in (OURS, KEEPING, PIPELINE)]
+    times = text_of("headline", "times", most=most, low=min(SPEED_K), high=max(SPEED_K), reached=reached)
+    parts = [times, won * bool(wins), lost * bool(loses), better * bool(beaten), merging]
+    text = " ".join(filter(None, [*parts, _state_measured_speeds(frames)]))
+    return Answer(title, _draw_speed(network, speeds), text, "tradeoff")
+
+
+def _list_range(speeds: Speeds, way: str, devices: int) -> str:
+    """Return the lowest and the highest speed of a way over k, as "1.1 to 5.5"."""
+    reached = [speeds[way, k, devices].speed for k in SPEED_K]
+    return f"{min(reached):.1f} to {max(reached):.1f}"
 
 
 def _state_measured_speeds(frames: Frames) -> str:
@@ -367,28 +376,23 @@ def _state_measured_speeds(frames: Frames) -> str:
 # --- pictures
 
 
-def _accuracy(frames: Frames, run_set: RunSet) -> Iterator[Headline]:
-    """Draw accuracy against the staleness of the first stage, and mark what has not been run."""
+def _accuracy(frames: Frames, run_set: RunSet) -> tuple[Figure, str]:
+    """Draw accuracy against the staleness of the first stage, and state it; mark what has not been run."""
     runs = _of_staleness(frames, run_set)
-    if runs.empty:
-        return
     named, reached = _numbers_of_devices(), means(runs, "final_accuracy", BY)
     absent = sorted(named.keys() - set(runs["staleness"]))
-    yield Headline(
-        _of_lengths(reached, named),
-        facets.facet(
-            runs,
-            [_lengths(reached, named, absent)],
-            key="headline-accuracy",
-            caption=text_of("headline", "accuracy", k=VARIANT.k, setting=run_set.describe(network=True, length=False)),
-            title=f"{title_of(run_set.example)}: accuracy against staleness",
-            x=facets.Axis("staleness", label="staleness, micro-batches; devices"),
-            y=facets.Axis("final_accuracy", label="test accuracy, %"),
-            panels=facets.Panels(height=HEIGHT, width=WIDTH),
-            legend="mark",
-        ),
-        "staleness",
+    figure = facets.facet(
+        runs,
+        [_lengths(reached, named, absent)],
+        key="headline-accuracy",
+        caption=text_of("headline", "accuracy", k=VARIANT.k, setting=run_set.describe(network=True, length=False)),
+        title=f"{title_of(run_set.example)}: accuracy against staleness",
+        x=facets.Axis("staleness", label="staleness, micro-batches; devices"),
+        y=facets.Axis("final_accuracy", label="test accuracy, %"),
+        panels=facets.Panels(height=HEIGHT, width=WIDTH),
+        legend="mark",
     )
+    return figure, _with_less_staleness(reached, named)
 
 
 def _points() -> Iterator[TrainedCell]:
@@ -423,29 +427,17 @@ def _numbers_of_devices() -> dict[int, str]:
     return named
 
 
-def _of_lengths(reached: SeedSamples, named: Mapping[int, str]) -> str:
-    """State what PETRA loses at the largest staleness by length of training, and at smaller ones after the shortest."""
-    most = max(named)
-
-    def gap(epochs: int, staleness: int) -> Difference:
-        return reached[PETRA, epochs, staleness] - reached[BACKPROPAGATION, epochs, 0]
-
-    lengths = sorted({int(epochs) for _, epochs, _ in reached})
-    known = _certain({epochs: at_most for epochs in lengths if (at_most := gap(epochs, most)).estimate})
-    if not known:
-        return "PETRA and backpropagation have not both been trained yet."
-    longest, shortest = max(known), min(known)
-    smaller = {at: gap(shortest, at) for at in sorted(named, reverse=True) if 0 < at < most}
-    first = {most: known[shortest]}
-    first |= {at: gap_at for at, gap_at in smaller.items() if gap_at.estimate and gap_at.estimate.half_width}
-    trails = conjunction([format_difference(gap_at, trailing=True) for gap_at in first.values()])
-    sentence = (
-        f"After {shortest} epochs PETRA trails backpropagation by {trails} points at a staleness of "
-        f"{conjunction(list(map(str, first)))} micro-batches"
-    )
-    if longest == shortest:
-        return f"{sentence}."
-    return f"{sentence}, and after {longest} epochs by {format_difference(known[longest], trailing=True)} at {most}."
+def _with_less_staleness(reached: SeedSamples, named: Mapping[int, str]) -> str:
+    """State what PETRA loses after the shortest training at less than the largest staleness; empty without runs."""
+    shortest = min(epochs for _, epochs, _ in reached)
+    gaps = {
+        f"at a staleness of {at}": reached[PETRA, shortest, at] - reached[BACKPROPAGATION, shortest, 0]
+        for at in sorted(named)[1:-1]
+    }
+    listed = list_differences({at: gap for at, gap in gaps.items() if gap.estimate and gap.estimate.half_width})
+    if not listed:
+        return ""
+    return text_of("headline", "sooner", epochs=int(shortest), listed=conjunction(listed), most=max(named))
 
 
 def _lengths(reached: SeedSamples, named: Mapping[int, str], absent: Sequence[int]) -> facets.Layer:
@@ -484,7 +476,7 @@ def _lengths(reached: SeedSamples, named: Mapping[int, str], absent: Sequence[in
 FULLEST, OTHERS = "fullest device", "all other devices"
 
 
-def _memory(network: TimedNetwork, held: Mapping[str, Modelled]) -> Headline:
+def _memory(network: TimedNetwork, held: Mapping[str, Modelled]) -> Figure:
     named = {short_title(methods.by_name(name)): amounts for name, amounts in held.items()} | {
         f"{title.replace(', ', ' with ')}, k = {SPEED_K[-1]}": _hold(network, title)
         for title in (PIPELINE, CHECKPOINTED)
@@ -494,29 +486,23 @@ def _memory(network: TimedNetwork, held: Mapping[str, Modelled]) -> Headline:
         for way, amounts in named.items()
         for part, amount in ((FULLEST, amounts.fullest), (OTHERS, amounts.total - amounts.fullest))
     ]
-    return Headline(
-        text_of("headline", "held", devices=len(network.costs), ours=held[PETRA], rival=held[DSP]),
-        facets.facet(
-            bars,
-            [facets.stack(sums=".0f")],
-            key="headline-memory",
-            caption=text_of("headline", "memory", title=title_of(network.cell), network=network, k=VARIANT.k),
-            title=f"{title_of(network.cell)}: bytes by method",
-            x=facets.Axis("way", label="MB"),
-            y=facets.Axis("MB", label=""),
-            hue="part",
-            looks={FULLEST: facets.Look(FULLEST, plots.INK), OTHERS: facets.Look(OTHERS, "#9a9a96")},
-            panels=facets.Panels(height=HEIGHT, width=WIDTH),
-            legend="area",
-        ),
-        "tradeoff",
+    return facets.facet(
+        bars,
+        [facets.stack(sums=".0f")],
+        key="headline-memory",
+        caption=text_of("headline", "memory", title=title_of(network.cell), network=network, k=VARIANT.k),
+        title=f"{title_of(network.cell)}: bytes by method",
+        x=facets.Axis("way", label="MB"),
+        y=facets.Axis("MB", label=""),
+        hue="part",
+        looks={FULLEST: facets.Look(FULLEST, plots.INK), OTHERS: facets.Look(OTHERS, "#9a9a96")},
+        panels=facets.Panels(height=HEIGHT, width=WIDTH),
+        legend="area",
     )
 
 
-def _write_speed(network: TimedNetwork, speeds: Speeds) -> Headline:
-    most, low, high = max(devices for *_, devices in speeds), min(SPEED_K), max(SPEED_K)
-    ours = sorted(speeds[OURS, k, most].speed for k in SPEED_K)
-    plain, keeping = ([speeds[way, k, most].speed for k in (low, high)] for way in (PIPELINE, KEEPING))
+def _draw_speed(network: TimedNetwork, speeds: Speeds) -> Figure:
+    low, high = min(SPEED_K), max(SPEED_K)
     drawn = [
         {"line": f"{PIPELINE}, k = {k}" if way == PIPELINE else way, "devices": devices, "speed": cost.speed}
         for (way, k, devices), cost in speeds.items()
@@ -531,19 +517,15 @@ def _write_speed(network: TimedNetwork, speeds: Speeds) -> Headline:
         f"{PIPELINE}, k = {k}": facets.Look(f"{PIPELINE}, k = {k}", "#0072b2", dashes[place], "s")
         for place, k in enumerate(SPEED_K)
     }
-    return Headline(
-        text_of("headline", "times", most=most, low=low, high=high, ours=ours, keeping=keeping, plain=plain),
-        facets.facet(
-            drawn,
-            [facets.line("range", marked=True)],
-            key="headline-speed",
-            caption=text_of("headline", "speed", network=network, low=low, high=high, at_most=at_most),
-            title=f"{network.title}, width {network.cell.width}: speed against devices",
-            x=facets.Axis("devices", label="devices"),
-            y=facets.Axis("speed", label="speed, one device with backpropagation = 1"),
-            hue="line",
-            looks=looks,
-            panels=facets.Panels(height=HEIGHT, width=WIDTH),
-        ),
-        "tradeoff",
+    return facets.facet(
+        drawn,
+        [facets.line("range", marked=True)],
+        key="headline-speed",
+        caption=text_of("headline", "speed", network=network, low=low, high=high, at_most=at_most),
+        title=f"{network.title}, width {network.cell.width}: speed against devices",
+        x=facets.Axis("devices", label="devices"),
+        y=facets.Axis("speed", label="speed, one device with backpropagation = 1"),
+        hue="line",
+        looks=looks,
+        panels=facets.Panels(height=HEIGHT, width=WIDTH),
     )

@@ -54,7 +54,6 @@ def render(results: Results) -> Report:
             answers=top.answers,
             question=QUESTION,
             terms=TERMS,
-            headlines=top.headlines,
             judged=top.judged,
             claims_of=claims_of,
             claims_sentence=claims.count_verdicts(top.judged),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from reproduce.exhibits.claims import Judged, count_verdicts, list_verdicts
 from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records.storage import write_atomically
-from reproduce.report.headline import TERMS, Answer, Headline
+from reproduce.report.headline import TERMS, Answer
 
 PICTURES = "docs/results"
 BEGIN, END = "<!-- {}: written by `python -m reproduce report --readme README.md` -->", "<!-- {}: end -->"
@@ -43,23 +43,22 @@ class Contents(NamedTuple):
     pictures: Mapping[str, bytes]
 
 
-def contents(answers: list[Answer], headlines: list[Headline], judged: list[Judged]) -> Contents:
+def contents(answers: list[Answer], judged: list[Judged]) -> Contents:
     """Return the texts and the pictures.
 
     Args:
         answers: Answers of the report's first screen.
-        headlines: Pictures of the report's first screen.
         judged: All claims with their verdicts. Claims without runs are counted, not listed.
 
     """
-    pictures, parts = {}, [_wrap(f"**{answer.title}** {answer.text}") for answer in answers]
+    pictures, parts = {}, []
+    for answer in answers:
+        name = f"{answer.figure.key.removeprefix('headline-')}.svg"
+        pictures[name] = _on_white(answer.figure.svg).encode()
+        parts += [_wrap(f"**{answer.title}** {answer.text}"), f"![{answer.figure.title}]({PICTURES}/{name})"]
+        parts.append(_wrap(answer.figure.caption))
     if answers:
         parts.append(_wrap(TERMS))
-    for headline in headlines:
-        name = f"{headline.figure.key.removeprefix('headline-')}.svg"
-        pictures[name] = _on_white(headline.figure.svg).encode()
-        parts.append(f"![{headline.figure.title}]({PICTURES}/{name})")
-        parts.append(_wrap(f"{headline.sentence} ({headline.figure.caption})"))
     chosen = [judgement for judgement in judged if judgement.claim.exhibit in EXHIBITS and judgement.evidence]
     rows = [f"| {judgement.claim.sentence} | {judgement.found} | {judgement.verdict.value} |" for judgement in chosen]
     table = "\n".join(["| the paper | this suite | verdict |", "|---|---|---|", *rows])

@@ -9,7 +9,7 @@ from reproduce.presentation.content import Finding, Role, Section
 from reproduce.records import reading
 from reproduce.records.frames import Frames
 from reproduce.records.results import Results
-from reproduce.report.headline import Answer, Headline, first_screen
+from reproduce.report.headline import Answer, first_screen
 
 FAILED = "This section could not be made"
 
@@ -18,24 +18,23 @@ class Top(NamedTuple):
     """Content that is computed from all records together."""
 
     answers: list[Answer]
-    headlines: list[Headline]
     judged: list[claims.Judged]
 
 
 def draw(results: Results) -> tuple[list[Section], Top]:
     """Return all sections in the order of the report, and the content of the top."""
     frames = Frames(results)
-    answers, headlines = _first_screen(frames)
+    answers = _first_screen(frames)
     sections = [_section(exhibit, frames) for exhibit in all_exhibits()]
-    return sections, Top(answers, headlines, claims.judge(frames))
+    return sections, Top(answers, claims.judge(frames))
 
 
-def _first_screen(frames: Frames) -> tuple[list[Answer], list[Headline]]:
+def _first_screen(frames: Frames) -> list[Answer]:
     try:
         return first_screen(frames)
     except Exception:
         traceback.print_exc()
-        return [], []
+        return []
 
 
 def _section(exhibit: Exhibit, frames: Frames) -> Section:

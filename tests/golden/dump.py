@@ -21,7 +21,7 @@ from reproduce.records import benchmarks, volumes
 from reproduce.records.frames import Frames
 from reproduce.records.record import scan
 from reproduce.records.results import read
-from reproduce.report.headline import Answer, Headline, first_screen
+from reproduce.report.headline import Answer, first_screen
 
 HERE = Path(__file__).parent
 COMMITTED = HERE.parents[1] / "reports" / "records"
@@ -67,10 +67,9 @@ def texts(frames: Frames, *keys: str) -> Iterator[tuple[str, str]]:
         )
 
 
-def headlines(answers: Sequence[Answer], pictures: Sequence[Headline]) -> str:
+def headlines(answers: Sequence[Answer]) -> str:
     """Return the text of the answers and pictures at the top."""
-    words = [f"{answer.title} {answer.text}" for answer in answers]
-    words += [f"{one.sentence} | {one.figure.caption} | {one.figure.description}" for one in pictures]
+    words = [f"{one.title} {one.text} | {one.figure.caption} | {one.figure.description}" for one in answers]
     return "\n".join(words) + "\n"
 
 
@@ -105,6 +104,6 @@ if __name__ == "__main__":
         frames, keys = frames_of(chosen(Path(folder))), sys.argv[1:]
         written = dict(texts(frames, *keys))
         if not keys or HEADLINES in keys:
-            written[HEADLINES] = headlines(*first_screen(frames))
+            written[HEADLINES] = headlines(first_screen(frames))
         for key, text in written.items():
             (HERE / f"{key}.txt").write_text(text)

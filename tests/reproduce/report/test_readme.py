@@ -19,11 +19,11 @@ RECORDS = ROOT / "reports" / "records"
 def test_readme_is_current(tmp_path):
     """README.md and its pictures equal those made from the committed records."""
     frames = Frames(read(RECORDS, [cell for name in scales.SCALES for cell in grid_of(name)]))
-    answers, headlines = first_screen(frames)
-    assert len(answers) == len(headlines) == 3
+    answers = first_screen(frames)
+    assert len(answers) == 3
     copy = tmp_path / "README.md"
     copy.write_bytes((ROOT / "README.md").read_bytes())
-    update(copy, contents(answers, headlines, claims.judge(frames)))
+    update(copy, contents(answers, claims.judge(frames)))
 
     remedy = "run `python -m reproduce report --readme README.md` and commit what it changes"
     assert copy.read_text() == (ROOT / "README.md").read_text(), remedy
