@@ -221,12 +221,11 @@ def full_pipeline(
     *,
     compiled: bool = False,
     autocast: torch.dtype | None = None,
-    inspect: bool = True,
 ) -> Pipeline:
     """Return a pipeline in steady state: every stage is busy and the buffers have stopped growing."""
     if compiled:
         compile_functions(stages)
-    pipeline = Pipeline(stages, method, optimizer=sgd, seed=0, autocast=autocast, inspect=inspect)
+    pipeline = Pipeline(stages, method, optimizer=sgd, seed=0, autocast=autocast)
     for _ in range(method.ticks_to_steady(len(stages), 1)):
         pipeline.step(x, y)
     return pipeline

@@ -224,11 +224,6 @@ class Benchmark:
             raise ValueError(f"{second.name} ({second.group}, {second.quantity}) has the value 0: no ratio")
         return [a / b for a, b in zip(first.values, second.values, strict=True)]
 
-    def curve(self, group: str, name: str, quantity: str) -> list[tuple[float, float]]:
-        """Return every value of a curve as (position, value), ordered by position and round."""
-        series = [s for s in self.series if (s.group, s.name, s.quantity) == (group, name, quantity)]
-        return sorted(((s.at, value) for s in series if s.at is not None for value in s.values), key=lambda p: p[0])
-
     def _find(self, sought: Comparison | Goal, name: str) -> Series:
         for series in self.series:
             place = (series.group, series.name, series.quantity, series.at)

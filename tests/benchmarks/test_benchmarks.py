@@ -3,8 +3,6 @@
 import argparse
 import dataclasses
 import gc
-import itertools
-import shlex
 import weakref
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -17,8 +15,6 @@ from torch import Tensor, nn
 from benchmarks import (
     bdia,
     forward_gradients,
-    growth,
-    inspecting,
     memory,
     pipelining,
     recording,
@@ -60,31 +56,6 @@ def test_tick_compares_methods_in_pairs(tmp_path: Path, capsys: pytest.CaptureFi
     assert record.setting["width"] == 2
     assert str(tmp_path) not in record.command
     assert "held between ticks, predicted: BACKPROPAGATION" in capsys.readouterr().out
-
-
-def test_inspecting_times_ticks_in_steady_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ticks with and without inspection are timed in pairs, after the inspection of all blocks has ended."""
-    inspected: list[list[bool]] = []  # for each timed tick, the blocks that are still inspected
-
-    def timed(step: Callable[[], object]) -> float:
-        parts = [part for worker in step.func.__self__.workers for part in worker.parts]  # type: ignore[attr-defined]  # partial
-        inspected.append([part._inspected is not None for part in parts])
-        step()
-        return 2.0 + len(inspected) % 2
-
-    monkeypatch.setattr(inspecting, "processor_time", timed)
-    tiny = shlex.split("--network chain2 --width 2 --batch 2 --methods PETRA --rounds 7 --ticks 2")
-    record = inspecting.main([*tiny, "--record", "--records", str(tmp_path)])
-    assert read(tmp_path / "benchmarks" / "inspecting.json") == record
-    assert len(inspected) == 7 * 2 * 2
-    assert not any(map(any, inspected))
-    assert len(record.ratios(record.comparisons[0])) == 7
-    assert [goal.high for goal in record.goals] == [1.03]
-
-
-def test_upper_bound_of_median_is_order_statistic() -> None:
-    assert inspecting.upper_bound(range(25)) == 17  # 17 or fewer of 25 coins show heads with 0.978, 16 with 0.946
-    assert inspecting.upper_bound([3.0, 1.0]) == 3.0
 
 
 def test_tick_compares_with_another_method(tmp_path: Path) -> None:
@@ -269,7 +240,7 @@ def test_tick_finding_states_whether_aim_is_in_reach(
 
 def test_committed_findings_follow_from_values() -> None:
     """Findings, goals and series of committed records equal those computed from their values."""
-    scripts = {"growth": growth, "memory": memory, "peers": peers, "tick": tick}
+    scripts = {"memory": memory, "peers": peers, "tick": tick}
     records, problems = read_all(ROOT / "reports" / "records")
     assert not problems
     for record in records:
@@ -344,27 +315,6 @@ def test_forward_gradients_compare_all_ways(tmp_path: Path, monkeypatch: pytest.
     peaks = {series.name: series.values[0] for series in record.series if series.quantity == ALLOCATED}
     local = "local guess of the global target, activations"
     assert peaks[f"{local}, jvp"] < peaks[local]  # one block's graph at a time
-
-
-def test_growth_is_measured_along_every_axis(tmp_path: Path) -> None:
-    options = f"--quick --threads 1 --methods PETRA --record --records {tmp_path}"
-    record = growth.main(options.split())
-    assert read(tmp_path / "benchmarks" / "growth.json") == record
-    assert {(series.group, series.quantity) for series in record.series if series.at is not None} == {
-        (axis, quantity) for axis in growth.AXES for quantity in (growth.TIME, growth.BYTES)
-    }
-
-
-def test_growth_alternates_methods_and_reverses_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = itertools.count()
-    monkeypatch.setattr(tick, "time_call", lambda *_: next(turns))
-    chosen = [methods.PETRA, methods.DELAYED_GRADIENTS]
-    options = argparse.Namespace(record=None, records=None, methods=chosen, pixels=8, rounds=2, steps=1)
-    recorder = Recorder("Growth", "", "", options)
-    growth.measure(recorder, "width", (2, 4), options, growth.QUICK_BASE)
-    times = {(s.at, s.name): s.values for s in recorder.finish().series if s.quantity == growth.TIME}
-    petra, delayed = methods.PETRA.title, methods.DELAYED_GRADIENTS.title
-    assert times == {(2, petra): (0, 7), (2, delayed): (1, 6), (4, petra): (2, 5), (4, delayed): (3, 4)}
 
 
 @pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed")

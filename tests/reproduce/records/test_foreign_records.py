@@ -338,7 +338,7 @@ def test_trailing_garbage_in_a_volume_hides_no_record(tmp_path: Path, which: str
 def test_invalid_benchmark_values_break_nothing_else(tmp_path: Path) -> None:
     """No invalid value in a benchmark record breaks reading or the report."""
     committed = ROOT / "reports" / "records" / "benchmarks"
-    for source in ("pipelining.json", "peers.json", "growth.json"):
+    for source in ("pipelining.json", "peers.json", "memory.json"):
         values = json.loads((committed / source).read_text())
         values["series"], values["comparisons"], values["goals"] = values["series"][:2], [], []
         values["timelines"] = {
