@@ -343,11 +343,10 @@ def compete(setting: PipeliningSetting, rounds: int, seconds: float, recorder: R
 
 
 def _compare(group: str, recorder: Recorder) -> None:
-    recorder.comparisons.append(Comparison(group, THROUGHPUT, PETRA.name, COPIES.name, low=0.9))
+    recorder.comparisons.append(Comparison(group, THROUGHPUT, PETRA.name, COPIES.name))
     for rival in CONTESTANTS:
         if rival not in (PETRA, COPIES):
-            low = 1.0 if rival in CHECKPOINTED else None
-            recorder.comparisons.append(Comparison(group, THROUGHPUT, PETRA.name, rival.name, low=low))
+            recorder.comparisons.append(Comparison(group, THROUGHPUT, PETRA.name, rival.name))
     recorder.comparisons.append(Comparison(group, THROUGHPUT, COPIES.name, "PETRA, one process"))
     for quantity in (MEMORY, LARGEST):
         for rival in CONTESTANTS[1:6]:

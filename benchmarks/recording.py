@@ -18,7 +18,7 @@ import torch
 from benchmarks.arguments import path
 from reproduce.drawing.timeline import Timeline
 from reproduce.records import provenance
-from reproduce.records.benchmarks import FOLDER, Benchmark, Comparison, Goal, Series, check_name, write
+from reproduce.records.benchmarks import FOLDER, Benchmark, Comparison, Series, check_name, write
 from reproduce.records.reading import UNPRINTABLE
 from reproduce.records.record import DEFAULT_ROOT
 
@@ -111,7 +111,6 @@ class Recorder:
         self._device = device or torch.device("cpu")
         self._values: dict[tuple[str, str, str, str, float | None], list[float]] = {}
         self.comparisons: list[Comparison] = []
-        self.goals: list[Goal] = []
         self.notes: list[str] = []
         self.timelines: dict[str, Timeline] = {}
         self._code, patch = provenance.code()  # the loaded code, even if another commit is checked out later
@@ -127,7 +126,7 @@ class Recorder:
         """Print the ratios of interest and write the record if one was requested.
 
         Args:
-            complete: Adds what follows from the values: fits with their goals, findings and notes.
+            complete: Adds what follows from the values: findings and notes.
 
         Returns:
             The benchmark.
@@ -151,12 +150,11 @@ class Recorder:
             patch=self._patch,
             load=(self._load, os.getloadavg()[0]),
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-            goals=tuple(self.goals),
         )
         if complete:
             benchmark = complete(benchmark)
-        for sought in (*benchmark.comparisons, *benchmark.goals):
-            print(line(benchmark, sought))
+        for comparison in benchmark.comparisons:
+            print(line(benchmark, comparison))
         for finding in benchmark.findings:
             print(f"  {finding}")
         print(f"  load before {benchmark.load[0]:.2f}, after {benchmark.load[1]:.2f}")
@@ -165,13 +163,12 @@ class Recorder:
         return benchmark
 
 
-def line(benchmark: Benchmark, sought: Comparison | Goal) -> str:
-    """Format a ratio or value for the screen: its spread, and whether the goal is met."""
-    ratio = benchmark.spread(sought)
-    verdict = {None: "", True: f"; {sought.aim}: holds", False: f"; {sought.aim}: DOES NOT HOLD"}
+def line(benchmark: Benchmark, comparison: Comparison) -> str:
+    """Format a ratio and its spread for the screen."""
+    ratio = benchmark.spread(comparison)
     return (
-        f"  {sought.group}: {sought.title}, {sought.quantity}: median {ratio.median:.3f}{benchmark.unit(sought)} "
-        f"({ratio.lower:.3f} to {ratio.upper:.3f}, {ratio.n} rounds){verdict[sought.holds(ratio.median)]}"
+        f"  {comparison.group}: {comparison.title}, {comparison.quantity}: median {ratio.median:.3f} "
+        f"({ratio.lower:.3f} to {ratio.upper:.3f}, {ratio.n} rounds)"
     )
 
 

@@ -3,22 +3,21 @@
 A tick of a full pipeline does the work of one micro-batch at every stage: one forward, one reconstructed graph, one
 backward, one update. The plain step does the same work without the reconstruction. In units in which a forward costs 1
 and a backward 2, the ratio is 4/3 for PETRA. A forward that keeps no graph is cheaper than one that does, so a lower
-ratio is possible, and the goal is 1.25 on the CPU. The real cost on this machine is measured as well: the same step,
+ratio is possible. The real cost on this machine is measured as well: the same step,
 followed by a second forward of every stage except the head, without a graph. A tick evaluates at least that, so the
 ratio of these two to the plain step is the lower bound, and everything above it is overhead of the engine.
 
 With `--against APPROXIMATE_INPUTS` the other side is a tick of that method, which evaluates a reversible stage twice in
 its backward: once to invert it and once for the graph. PETRA uses one evaluation for both. In the units above it needs
-4/5 of the time if every stage is reversible, and the goal is 0.85. The bound is measured as well: a tick of PETRA,
+4/5 of the time if every stage is reversible. The bound is measured as well: a tick of PETRA,
 followed by a second evaluation of the residual functions of the reversible stages, without a graph, which is exactly
 what PETRA saves.
 
 With `--captured 4` all sides are CUDA graphs (`petra_core.devices.captured`), and the stages of a tick are distributed
 over this number of streams. This measures the device without the launch overhead of the host. All stages of a tick of
-PETRA may run concurrently, while those of backpropagation wait for one another. So the goal is to be faster than
-backpropagation in its best practical form: the whole autograd step as one graph, with one fused update, plain and
-compiled. With `--against BACKPROPAGATION` its tick is measured too, in one stream. The goal applies to the ratio to the
-fastest of these.
+PETRA may run concurrently, while those of backpropagation wait for one another. So the rival is backpropagation in its
+best practical form: the whole autograd step as one graph, with one fused update, plain and compiled. With
+`--against BACKPROPAGATION` its tick is measured too, in one stream.
 
 With `--compile` the tick consists of compiled functions (`petra_core.devices.compiled`). With `--against PETRA` it is
 compared with the same tick without compilation; with `--captured 4` a compiled tick is compared with the plain and
@@ -29,7 +28,7 @@ Both sides use the kernels that cells are trained with (`reproduce.running.execu
 precision, with images and weights in channels-last format.
 
 All contestants are timed in turn within one process, so that other load slows all of them. A result is the median of
-the ratios of neighbouring timings. Usage with the defaults of the project's claim:
+the ratios of neighbouring timings. Usage with the defaults:
 
     python -m benchmarks.tick --network revnet18 --width 64 --batch 64 --size 32 --threads 2 --pairs 15
     python -m benchmarks.tick --threads 2 --against APPROXIMATE_INPUTS --record tick-double
@@ -44,10 +43,8 @@ the ratios of neighbouring timings. Usage with the defaults of the project's cla
 
 import argparse
 import gc
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -81,16 +78,6 @@ PLAIN_AND_FORWARD = f"{PLAIN} and a forward"
 #: A tick of PETRA, followed by the residual functions without a graph: the evaluations of a tick that inverts first.
 TICK_AND_FUNCTIONS = f"{TICK} and its residual functions"
 
-# The claim: the largest time of PETRA's tick relative to the other side, on this network and micro-batch.
-CLAIMED = {"network": "revnet18", "width": 64, "batch": 64, "size": 32}
-AIM_AGAINST_PLAIN = 1.25
-AIM_AGAINST_DOUBLE = 0.85
-AIM_CAPTURED = 1.0
-# On a chain of small stages, by width: the ratio to an autograd step for methods that keep their graphs, and the ratio
-# to a step with a second forward for methods that recompute.
-CLAIMED_NARROW = {"network": "chain8", "batch": 32, "size": 16}
-AIM_KEEPING = {8: 1.08, 32: 1.0, 64: 1.0}
-AIM_EVALUATING = {8: 1.05, 32: 1.0, 64: 1.0}
 #: Before a step is recorded, as PyTorch's notes on CUDA graphs recommend.
 PLAIN_STEPS = 3
 HELD = ("inputs", "stashed_weights", "messages", "graph")
@@ -286,34 +273,6 @@ def rounds(
         yield tuple(seconds[index] for index in order)
 
 
-def aim(options: argparse.Namespace, method: Method, rival: Method | None) -> float | None:
-    """Return the goal for the ratio of a tick to the other side, or None if there is no goal."""
-    other = any(getattr(options, name) != value for name, value in CLAIMED.items())
-    if method is not methods.PETRA or other:
-        return None
-    if options.captured:
-        return AIM_CAPTURED
-    if not _plain(options):
-        return None
-    if rival is None:
-        return AIM_AGAINST_PLAIN
-    return AIM_AGAINST_DOUBLE if rival is methods.APPROXIMATE_INPUTS else None
-
-
-def aim_on_chain(options: argparse.Namespace, other_side: str) -> float | None:
-    """Return the goal for the ratio of a tick to `other_side` on a chain of small stages, or None."""
-    other = any(getattr(options, name) != value for name, value in CLAIMED_NARROW.items())
-    if other or not _plain(options):
-        return None
-    return {PLAIN: AIM_KEEPING, PLAIN_AND_FORWARD: AIM_EVALUATING}.get(other_side, {}).get(options.width)
-
-
-def _plain(options: argparse.Namespace) -> bool:
-    """Return whether the goals for a CPU apply to these ticks. On a GPU a plain tick waits for the host."""
-    chosen = options.device, options.precision, options.channels_last, options.compile
-    return chosen == ("cpu", "float32", True, "")
-
-
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
     """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -386,18 +345,15 @@ def measure(options: argparse.Namespace, device: torch.device, given: str) -> Be
         held = pipeline.memory().now(*HELD)
         print(f"  {method!s:<28} held between ticks {held / 1e6:.1f} MB")
         recorder.add(group, TICK, "held between ticks", "MB", held / 1e6)
-        fastest = min(others, key=lambda other: statistics.median(seconds[other]))
         for other in others:
-            hoped = aim_on_chain(options, other) if method.keeps_graph else aim(options, method, rival)
-            high = hoped if other == fastest else None
-            recorder.comparisons.append(Comparison(group, "time", TICK, other, high=high))
+            recorder.comparisons.append(Comparison(group, "time", TICK, other))
         for limit in {PLAIN_AND_FORWARD, TICK_AND_FUNCTIONS} & calls.keys():
-            recorder.comparisons.append(Comparison(group, "time", limit, fastest))
-            recorder.comparisons.append(Comparison(group, "time", TICK, limit, high=aim_on_chain(options, limit)))
+            recorder.comparisons.append(Comparison(group, "time", limit, next(iter(others))))
+            recorder.comparisons.append(Comparison(group, "time", TICK, limit))
         del calls, others, pipeline
         gc.collect()
     _print_predicted(stages, x, y, autocast)
-    return recorder.finish(complete)
+    return recorder.finish()
 
 
 def rivals(
@@ -421,36 +377,6 @@ def rivals(
     elif rival is None:
         steps[PLAIN] = plain_step(stages(), x, y, autocast=autocast)
     return steps
-
-
-def complete(benchmark: Benchmark) -> Benchmark:
-    """Add a finding for each ratio with a goal: the ratio without the engine's overhead, if it was measured.
-
-    Next to a tick and its rival, one of them is measured together with the evaluations that distinguish it from the
-    other. So the same rounds show which part of the ratio is overhead of the engine and which part is necessary
-    evaluation.
-    """
-    findings = []
-    for sought in benchmark.comparisons:
-        alone = _of_evaluations(benchmark, sought)
-        if sought.aim and alone is not None:
-            findings.append(
-                f"A tick, {sought.group}: the evaluations alone, without an engine, give a ratio of {alone:.3f} to one "
-                f"{sought.second}; the tick has {benchmark.spread(sought).median:.3f}. The aim of {sought.aim} is "
-                f"{'within' if sought.holds(alone) else 'out of'} reach of an engine that costs nothing, on this "
-                "machine and network."
-            )
-    return replace(benchmark, findings=(*benchmark.findings, *findings))
-
-
-def _of_evaluations(benchmark: Benchmark, sought: Comparison) -> float | None:
-    """Return the ratio that `sought` would have if both sides only evaluated."""
-    limits = ((PLAIN_AND_FORWARD, sought.second), (sought.first, TICK_AND_FUNCTIONS))
-    for other in benchmark.comparisons:
-        alike = (other.group, other.quantity) == (sought.group, sought.quantity)
-        if alike and (other.first, other.second) in limits:
-            return benchmark.spread(other).median
-    return None
 
 
 def _print_predicted(stages: Callable[[], list[Stage]], x: Tensor, y: Tensor, autocast: torch.dtype | None) -> None:

@@ -6,9 +6,9 @@ second. The price is a lower tolerance to latency. So three pipelines over the s
 timed in turn, in rounds. Each stays full between its turns, and ratios are taken within a round:
 
     lockstep             staleness 2(J - 1 - j) of J blocks
-    asynchronous 1F1B    staleness J - 1 - j; goal: at most 1.02 times the time of lockstep
-    one stage a process  staleness (1, 0); goal: at most 1.02 + the time of its two messages for each micro-batch in
-                         ticks, because nothing hides the round trip between the processes
+    asynchronous 1F1B    staleness J - 1 - j
+    one stage a process  staleness (1, 0): nothing hides the round trip between the processes, so two messages for
+                         each micro-batch take time
 
 A tick is the time of a micro-batch in lockstep. A message is timed by ping-pong with the size of the largest message
 between the processes. Usage with the defaults:
@@ -38,7 +38,6 @@ from reproduce.records.benchmarks import Benchmark, Comparison
 TITLE = "PETRA in lockstep and at asynchronous 1F1B"
 QUANTITY = "time of a micro-batch"
 LOCKSTEP, ONE_F_ONE_B, MERGED = "lockstep", "asynchronous 1F1B", "asynchronous 1F1B, one stage a process"
-TOLERANCE = 0.02
 
 
 def vectors(cut: Cut) -> dict[str, tuple[int, ...]]:
@@ -98,8 +97,8 @@ def compare(setting: PipeliningSetting, rounds: int, seconds: float, recorder: R
             print(f"  {setting.network}, round {number + 1} of {rounds}", flush=True)
     travelling = 2 * statistics.median(messages) / statistics.median(ticks)
     recorder.comparisons += [
-        Comparison(group, QUANTITY, ONE_F_ONE_B, LOCKSTEP, high=1 + TOLERANCE),
-        Comparison(group, QUANTITY, MERGED, LOCKSTEP, high=round(1 + TOLERANCE + travelling, 3)),
+        Comparison(group, QUANTITY, ONE_F_ONE_B, LOCKSTEP),
+        Comparison(group, QUANTITY, MERGED, LOCKSTEP),
     ]
     recorder.notes.append(
         f"{group}: {' + '.join(map(str, cut))} blocks; a message of {size / 1e6:.2f} MB takes "

@@ -1,22 +1,21 @@
-"""Show the benchmarks of speed and memory: every ratio of interest with its spread and its aim.
+"""Show the benchmarks of speed and memory: every ratio of interest with its spread.
 
 All records in the folder of benchmark records are shown in one form. Text that is specific to a benchmark comes from
 its script and is in its record (`reproduce.records.benchmarks`). A ratio is the median over rounds of ratios within a
 round, never a ratio of medians.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from pandas import DataFrame
 
 from reproduce.drawing.gantt import to_svg
-from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare
+from reproduce.exhibits._exhibit import Folded, Shown, declare
 from reproduce.presentation import facets
-from reproduce.presentation.content import MEGABYTE, Entry, Figure, Finding, Listing, Role, Table, missing, none
+from reproduce.presentation.content import MEGABYTE, Entry, Figure, Finding, Listing, Role, Table, missing
 from reproduce.presentation.tables import Field, entry, number, table, words
-from reproduce.records.benchmarks import Benchmark
+from reproduce.records.benchmarks import Benchmark, Comparison
 from reproduce.records.frames import Frames
 from reproduce.text import conjunction, count, some
 
@@ -33,10 +32,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
     if not records:
         yield "No benchmark has been recorded yet."
         return
-    aimed = [holds for benchmark in records for *_, holds in benchmark.judge() if holds is not None]
-    if aimed:
-        reached = f"{sum(aimed) or 'none'} {'was' if sum(aimed) < 2 else 'were'} reached"
-        yield Sentence(f"Of {count(len(aimed), 'aim')} for speed and memory {reached}.")
     values, units = frames.series["value"], frames.series["unit"]
     series = frames.series.assign(
         value=values / units.map({"s": 1e-3, "B": MEGABYTE}).fillna(1.0),
@@ -48,7 +43,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
         first = explained.setdefault(benchmark.about, benchmark)
         again = f", recorded as {benchmark.name}: as explained above under “{first.title}”."
         yield benchmark.title + (f". {benchmark.about}" if first is benchmark else again)
-        yield from _aims(benchmark)
         yield from (Finding(f"{benchmark.name}: {finding}") for finding in benchmark.findings)
         yield from _contents(benchmark, series[series["benchmark"] == benchmark.name])
         if benchmark.patch:
@@ -64,29 +58,12 @@ def _make_title(benchmark: Benchmark) -> str:
     return benchmark.title if device == "cpu" else f"{benchmark.title} ({device})"
 
 
-def _aims(benchmark: Benchmark) -> Iterator[Finding]:
-    """Report the aims under the name of the record, since several records can have the same title."""
-    aimed = [row for row in benchmark.judge() if row[-1] is not None]
-    missed = [
-        f"{comparison.group}: {comparison.title}, {comparison.quantity}, {_form(unit)(spread.median)}{unit} instead of "
-        f"{comparison.aim}{unit}"
-        for comparison, spread, holds in aimed
-        for unit in [benchmark.unit(comparison)]
-        if not holds
-    ]
-    aims = count(len(aimed), "aim")
-    if missed:
-        yield Finding(f"{benchmark.name}: {len(missed)} of {aims} not reached. {some(missed)}.", Role.ALERT)
-    elif aimed:
-        yield Finding(f"{benchmark.name}: {aims} reached.", Role.GOOD)
-
-
 def _contents(benchmark: Benchmark, series: DataFrame) -> Iterator[Shown]:
     """Yield all content of a record, with its `series`, and how it was measured."""
     curves, plain = series[series["at"].notna()], series[series["at"].isna()]
     if not curves.empty:
         yield _curves(benchmark, curves)
-    tables = [_tabulate_aims(benchmark)] if benchmark.judge() else []
+    tables = [_tabulate_ratios(benchmark)] if benchmark.comparisons else []
     if not plain.empty and ("contestants" in benchmark.setting or not tables):
         tables.append(_side_by_side(benchmark, plain))
     chosen = "Setting: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in benchmark.setting.items())
@@ -110,38 +87,30 @@ def _where(benchmark: Benchmark) -> str:
     )
 
 
-def _tabulate_aims(benchmark: Benchmark) -> Table:
-    """Return a table of the ratios of interest and of the values with an aim."""
+def _tabulate_ratios(benchmark: Benchmark) -> Table:
+    """Return a table of the ratios of interest."""
 
-    def median(row: Any) -> Entry:
-        form, unit, spread = _form(benchmark.unit(row[0])), benchmark.unit(row[0]), row[1]
-        quartiles = f" ({form(spread.lower)} to {form(spread.upper)})" if spread.n > 1 else ""
-        return Entry(f"{form(spread.median)}{quartiles}{unit}", spread.median, Role.OURS)
-
-    def aim(row: Any) -> Entry:
-        if row[2] is None:
-            return none("nothing was aimed at")
-        verdict, role = ("holds", Role.GOOD) if row[2] else ("does not hold", Role.OURS)
-        return Entry(f"{row[0].aim}: {verdict}", role=role)
+    def median(comparison: Comparison) -> Entry:
+        spread = benchmark.spread(comparison)
+        quartiles = f" ({_ratio(spread.lower)} to {_ratio(spread.upper)})" if spread.n > 1 else ""
+        return Entry(f"{_ratio(spread.median)}{quartiles}", spread.median, Role.OURS)
 
     return table(
         key=f"benchmark-{benchmark.name}",
-        caption=f"{benchmark.title}: measured ratios and values with an aim.",
-        rows=benchmark.judge(),
+        caption=f"{benchmark.title}: measured ratios.",
+        rows=benchmark.comparisons,
         fields=[
-            words("group", lambda row: row[0].group, heading=True),
-            words("of", lambda row: row[0].title),
-            words("quantity", lambda row: row[0].quantity),
+            words("group", lambda row: row.group, heading=True),
+            words("of", lambda row: row.title),
+            words("quantity", lambda row: row.quantity),
             entry("median (quartiles)", median),
-            number("rounds", lambda row: row[1].n),
-            words("aim", aim),
+            number("rounds", lambda row: benchmark.spread(row).n),
         ],
     )
 
 
-def _form(unit: str) -> Callable[[float], str]:
-    """Return the format of a unit: ratios have three decimals (two digits if small), values at least three digits."""
-    return _digits if unit else lambda ratio: f"{ratio:.3f}" if ratio >= 0.01 else f"{ratio:.2g}"
+def _ratio(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.01 else f"{value:.2g}"
 
 
 def _digits(value: float) -> str:

@@ -148,20 +148,10 @@ def read(name: str) -> list[Row]:
     return [Row(line, Mark(line.pop("source", Mark.PAPER.value))) for line in lines]
 
 
-def pareprop_row(network: str, *, exactly: bool = False) -> Row | None:
-    """Return the row that was published for PaReprop on a network.
-
-    Args:
-        network: Family and size, such as `revswin_tiny`.
-        exactly: Whether the row must be for this size. Otherwise a row for the whole family is accepted too.
-
-    Returns:
-        The row, or None.
-
-    """
+def pareprop_row(network: str) -> Row | None:
+    """Return the row that was published for PaReprop on a network such as `revswin_tiny`, or on its family, or None."""
     family, _, size = network.partition("_")
-    sizes = (size,) if exactly else (size, "")
-    rows = (row for row in read("pareprop") if row["family"].lower() == family and row["size"].lower() in sizes)
+    rows = (row for row in read("pareprop") if row["family"].lower() == family and row["size"].lower() in (size, ""))
     return next(rows, None)
 
 

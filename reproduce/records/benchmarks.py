@@ -2,8 +2,8 @@
 
 The obvious record of a benchmark is a table of means. It cannot be judged: other load slows down one contestant for a
 minute, and the mean hides it. So contestants are measured in turn, in rounds, and every value of every round is kept.
-Ratios are taken within a round; their median and quartiles are computed when they are shown. Goals are stored next to
-the values, as bounds of a ratio or of a value. The author of the benchmark sets them before it runs.
+Ratios are taken within a round; their median and quartiles are computed when they are shown. Older files also have
+goals, which are ignored.
 
     <root>/benchmarks/<name>.json
 
@@ -72,28 +72,9 @@ class Series:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Aimed:
-    low: float | None = None  # lower bound of the median
-    high: float | None = None  # upper bound of the median
-
-    @property
-    def aim(self) -> str:
-        """The bounds in words; empty if there are none."""
-        words = [f"at least {self.low:g}"] if self.low is not None else []
-        words += [f"at most {self.high:g}"] if self.high is not None else []
-        return ", ".join(words)
-
-    def holds(self, median: float) -> bool | None:
-        """Return whether a median is within the bounds, or None if there are none."""
-        if not self.aim:
-            return None
-        return (self.low is None or median >= self.low) and (self.high is None or median <= self.high)
-
-
 @dataclass(frozen=True)
-class Comparison(_Aimed):
-    """A ratio of interest, of the first contestant over the second, and its goal."""
+class Comparison:
+    """A ratio of interest, of the first contestant over the second."""
 
     group: str
     quantity: str
@@ -104,20 +85,6 @@ class Comparison(_Aimed):
     def title(self) -> str:
         """Title in tables."""
         return f"{self.first} over {self.second}"
-
-
-@dataclass(frozen=True)
-class Goal(_Aimed):
-    """A goal for a value itself, in its unit. Unlike a ratio, it depends on the machine."""
-
-    group: str
-    quantity: str
-    name: str
-
-    @property
-    def title(self) -> str:
-        """Title in tables."""
-        return self.name
 
 
 class Spread(NamedTuple):
@@ -156,12 +123,10 @@ class Benchmark:
         patch: As in a cell's record.
         load: Average number of runnable processes in the last minute, before and after.
         date: Date of the run, as YYYY-MM-DD.
-        goals: Goals of values.
         findings: Sentences of its script for the report's summary.
 
     Raises:
-        ValueError: A comparison is of contestants that were not measured in the same rounds, a goal is of a value that
-            was not measured, or a name repeats.
+        ValueError: A comparison is of contestants that were not measured in the same rounds, or a name repeats.
 
     """
 
@@ -179,7 +144,6 @@ class Benchmark:
     patch: str
     load: tuple[float, float]
     date: str
-    goals: tuple[Goal, ...] = ()
     findings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -188,24 +152,12 @@ class Benchmark:
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
             raise ValueError(f"benchmark {self.name}: {repeated} was given twice")
-        self.judge()
+        for comparison in self.comparisons:
+            self.ratios(comparison)
 
-    def judge(self) -> list[tuple[Comparison | Goal, Spread, bool | None]]:
-        """Return the ratios of interest and the values with a goal, with spreads, and whether they meet their goals."""
-        all_sought: tuple[Comparison | Goal, ...] = (*self.comparisons, *self.goals)
-        return [
-            (sought, spread, sought.holds(spread.median)) for sought in all_sought for spread in [self.spread(sought)]
-        ]
-
-    def spread(self, sought: Comparison | Goal) -> Spread:
-        """Return median and quartiles of the ratios of a comparison, or of the values of a goal."""
-        if isinstance(sought, Comparison):
-            return spread(self.ratios(sought))
-        return spread(self._find(sought, sought.name).values)
-
-    def unit(self, sought: Comparison | Goal) -> str:
-        """Return the unit of the compared values, after a space; empty for a ratio."""
-        return "" if isinstance(sought, Comparison) else f" {self._find(sought, sought.name).unit}".rstrip()
+    def spread(self, comparison: Comparison) -> Spread:
+        """Return median and quartiles of the ratios of a comparison."""
+        return spread(self.ratios(comparison))
 
     def ratios(self, comparison: Comparison) -> list[float]:
         """Return the ratios first over second, round by round.
@@ -224,12 +176,12 @@ class Benchmark:
             raise ValueError(f"{second.name} ({second.group}, {second.quantity}) has the value 0: no ratio")
         return [a / b for a, b in zip(first.values, second.values, strict=True)]
 
-    def _find(self, sought: Comparison | Goal, name: str) -> Series:
+    def _find(self, comparison: Comparison, name: str) -> Series:
         for series in self.series:
             place = (series.group, series.name, series.quantity, series.at)
-            if place == (sought.group, name, sought.quantity, None):
+            if place == (comparison.group, name, comparison.quantity, None):
                 return series
-        raise ValueError(f"{sought.quantity} of {name} ({sought.group}) has a goal or comparison, but was not measured")
+        raise ValueError(f"{comparison.quantity} of {name} ({comparison.group}) is compared, but was not measured")
 
 
 def check_name(name: str) -> None:

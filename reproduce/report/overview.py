@@ -37,7 +37,7 @@ def parts(sections: Sequence[Section]) -> list[Chapter]:
 def attention(sections: Sequence[Section]) -> list[tuple[Section, Finding]]:
     """Return the findings that a reader must not miss.
 
-    Missed aims of benchmarks concern only developers of the suite, so they appear only with the benchmarks.
+    Unreadable benchmarks concern only developers of the suite, so they appear only with the benchmarks.
     """
     for_readers = [s for s in sections if s.key != "benchmarks"]
     return [(s, finding) for s in for_readers for finding in s.findings if finding.role is Role.ALERT]

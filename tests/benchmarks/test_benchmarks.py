@@ -32,9 +32,8 @@ from petra_core.prediction.partition import Cost
 from reproduce.grids.plans import bdia as bdia_cells
 from reproduce.grids.plans import forward_gradients as forward_gradient_cells
 from reproduce.modelling.simulation import Link
-from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, Comparison, Series, read, read_all
+from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, read, read_all
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
-from tests.reproduce.records.test_benchmark_records import benchmark as a_race
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,7 +72,7 @@ def test_tick_compares_with_another_method(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists(), "nothing is written without --record"
 
 
-def test_captured_tick_is_judged_against_fastest_rival(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captured_tick_is_compared_with_every_rival(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was once compared only with backpropagation's tick, in as many streams, of which all but one waited."""
     modes: list[bool] = []
 
@@ -95,13 +94,12 @@ def test_captured_tick_is_judged_against_fastest_rival(tmp_path: Path, monkeypat
     monkeypatch.setattr(tick, "time_call", timed)
     tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "2"]
     given = [*tiny, "--device", "cuda", "--captured", "4", "--against", "BACKPROPAGATION"]
-    monkeypatch.setattr(tick, "CLAIMED", {"network": "chain2", "width": 2, "batch": 2, "size": 8})
     record = tick.main([*given, "--record", "--records", str(tmp_path)])
     assert read(tmp_path / "benchmarks" / "tick.json") == record
-    assert [(c.first, c.second, c.high) for c in record.comparisons] == [
-        ("tick", "tick of Backpropagation", None),
-        ("tick", "autograd step", tick.AIM_CAPTURED),  # the fastest
-        ("tick", "compiled autograd step", None),
+    assert [(c.first, c.second) for c in record.comparisons] == [
+        ("tick", "tick of Backpropagation"),
+        ("tick", "autograd step"),
+        ("tick", "compiled autograd step"),
     ]
     assert record.spread(record.comparisons[1]).median == 2.0
     assert len(compiled) == 1
@@ -210,67 +208,16 @@ def test_repeated_evaluations_keep_no_graph(
     assert evaluated == [(stage, False) for stage in stages if evaluates(stage)]
 
 
-@pytest.mark.parametrize(
-    ("other", "limit", "seconds", "aim", "expected"),
-    [
-        (tick.PLAIN, tick.PLAIN_AND_FORWARD, (1.30, 1.0, 1.32), 1.25, ("1.320", "1.300", "out of reach")),
-        (tick.PLAIN, tick.PLAIN_AND_FORWARD, (1.30, 1.0, 1.20), 1.25, ("1.200", "1.300", "within reach")),
-        ("tick of a rival", tick.TICK_AND_FUNCTIONS, (0.9, 1.0, 1.2), 0.85, ("0.750", "0.900", "within reach")),
-    ],
-)
-def test_tick_finding_states_whether_aim_is_in_reach(
-    other: str, limit: str, seconds: tuple[float, ...], aim: float, expected: tuple[str, ...]
-) -> None:
-    """The finding compares the tick with the evaluations that it needs, and states if the aim is in reach."""
-    names = (tick.TICK, other, limit)
-    comparisons = (
-        Comparison("net", "time", tick.TICK, other, high=aim),
-        Comparison("net", "time", limit, other),
-        Comparison("net", "time", tick.TICK, limit),
-    )
-    # The second of three rounds is twice as slow for all.
-    series = tuple(Series("net", n, "time", "s", (s, 2 * s, s)) for n, s in zip(names, seconds, strict=True))
-    whole = dataclasses.replace(a_race(), series=series, comparisons=comparisons)
-    (finding,) = tick.complete(whole).findings
-    assert f"give a ratio of {expected[0]} to one {other}; the tick has {expected[1]}" in finding
-    assert f"The aim of at most {aim} is {expected[2]}" in finding
-    for alone in (comparisons[:1], comparisons[1:]):
-        assert not tick.complete(dataclasses.replace(whole, comparisons=alone)).findings
-
-
 def test_committed_findings_follow_from_values() -> None:
-    """Findings, goals and series of committed records equal those computed from their values."""
-    scripts = {"memory": memory, "peers": peers, "tick": tick}
+    """Findings and series of committed records equal those computed from their values."""
+    scripts = {"memory": memory, "peers": peers}
     records, problems = read_all(ROOT / "reports" / "records")
     assert not problems
     for record in records:
         if script := scripts.get(record.name.partition("-")[0]):
             with_units = tuple(series for series in record.series if series.unit)
-            completed = script.complete(dataclasses.replace(record, series=with_units, goals=(), findings=()))
-            assert (completed.findings, completed.goals, completed.series) == (
-                record.findings,
-                record.goals,
-                record.series,
-            )
-
-
-def test_tick_aim_applies_only_to_claimed_setting() -> None:
-    usual = {"captured": 0, "compile": "", "device": "cpu", "precision": "float32", "channels_last": True}
-    claimed = argparse.Namespace(**tick.CLAIMED, **usual)
-    assert tick.aim(claimed, methods.PETRA, None) == 1.25
-    assert tick.aim(claimed, methods.PETRA, methods.APPROXIMATE_INPUTS) == 0.85
-    assert tick.aim(claimed, methods.PETRA, methods.DSP) is None
-    assert tick.aim(claimed, methods.DSP, None) is None
-    assert tick.aim(argparse.Namespace(**vars(claimed) | {"compile": "modules"}), methods.PETRA, None) is None
-    for other in ({"precision": "bf16"}, {"channels_last": False}):
-        assert tick.aim(argparse.Namespace(**vars(claimed) | other), methods.PETRA, None) is None
-    on_gpu = argparse.Namespace(**vars(claimed) | {"device": "cuda"})
-    assert tick.aim(on_gpu, methods.PETRA, None) is None
-    graphs = argparse.Namespace(**vars(on_gpu) | {"captured": 4})
-    assert tick.aim(graphs, methods.PETRA, None) == tick.aim(graphs, methods.PETRA, methods.BACKPROPAGATION) == 1
-    assert tick.aim(argparse.Namespace(**vars(graphs) | {"compile": "modules"}), methods.PETRA, None) == 1
-    assert tick.aim(graphs, methods.DSP, None) is None
-    assert tick.aim(argparse.Namespace(**vars(claimed) | {"width": 32}), methods.PETRA, None) is None
+            completed = script.complete(dataclasses.replace(record, series=with_units, findings=()))
+            assert (completed.findings, completed.series) == (record.findings, record.series)
 
 
 def test_bdia_side_bits_take_one_bit_per_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,26 +269,28 @@ def test_loaders_measure_every_part() -> None:
     from benchmarks import loaders
 
     few = "--workers 0 --pairs 1 --seconds 0.05 --images 640 --files 70 --widths 2 --threads 1"
-    judge = loaders.main(few.split()).judge()
-    assert [sought.group.split(",")[0] for sought, *_ in judge] == ["small", "memory", "jpeg", "share", "share"]
-    assert all(ratio.median > 0 for _, ratio, _ in judge)
+    record = loaders.main(few.split())
+    groups = [comparison.group.split(",")[0] for comparison in record.comparisons]
+    assert groups == [
+        "small",
+        "memory",
+        "jpeg",
+        "share",
+        "share",
+    ]
+    assert all(record.spread(comparison).median > 0 for comparison in record.comparisons)
 
 
 @pytest.mark.slow
 @pytest.mark.convolutions
 def test_pipelining_compares_petra_with_torch(tmp_path: Path) -> None:
-    """PETRA is compared with all pipeline schedules of torch, with the stated aims."""
+    """PETRA is compared with all pipeline schedules of torch."""
     record = pipelining.main(["--quick", "--record", "mine", "--records", str(tmp_path)])
     assert read(tmp_path / "benchmarks" / "mine.json") == record
     assert {series.group for series in record.series} == {"chain3, width 2"}
     contestants = {contestant.name for contestant in pipelining.CONTESTANTS}
     assert {s.name for s in record.series if s.quantity == pipelining.THROUGHPUT} == contestants
-    aims = {(c.first, c.second): c.aim for c in record.comparisons if c.aim}
-    assert aims == {
-        ("PETRA", "two copies of PETRA"): "at least 0.9",
-        ("PETRA", "GPipe, checkpointing"): "at least 1",
-        ("PETRA", "1F1B, checkpointing"): "at least 1",
-    }
+    assert {c.second for c in record.comparisons if c.first == "PETRA"} == contestants - {"PETRA"}
     assert all(len(series.values) == 2 for series in record.series if series.quantity == pipelining.THROUGHPUT)
     assert "differ from plain autograd's by at most" in record.notes[0]
 
@@ -361,7 +310,7 @@ def test_timeline_compares_model_with_engine(tmp_path: Path) -> None:
     record = read(tmp_path / "benchmarks" / "timeline.json")  # the times of timelines are rounded in the file
     assert record.series == series
     places = [f"chain3, width 2, {m}, P = {p}" for p in (1, 2) for m in timeline.METHODS]
-    assert [sought.group for sought, *_ in record.judge()] == places
+    assert [comparison.group for comparison in record.comparisons] == places
     title = f"chain3, width 2, {methods.PETRA}, P = 2"
     modelled, measured = (record.timelines[f"{title}, {which}"] for which in ("modelled", "measured"))
     assert modelled.devices == measured.devices == 2
@@ -377,7 +326,7 @@ def test_predicted_pace_is_that_of_steady_state() -> None:
 
 
 def test_timings_compare_lockstep_1f1b_and_merged_stages(tmp_path: Path) -> None:
-    """All three timings are measured in pairs, and the limit of merged stages is above that of 1F1B."""
+    """All three timings are measured in pairs."""
     timings.main(["--quick", "--record", "--records", str(tmp_path)])
     record = read(tmp_path / "benchmarks" / "timings.json")
     (group,) = {series.group for series in record.series}
@@ -387,9 +336,7 @@ def test_timings_compare_lockstep_1f1b_and_merged_stages(tmp_path: Path) -> None
     )
     plain, merged = record.comparisons
     assert plain.title == "asynchronous 1F1B over lockstep"
-    assert plain.high == pytest.approx(1.02)
-    assert merged.high is not None
-    assert merged.high > 1.02
+    assert merged.first == timings.MERGED
     assert timings.vectors((2, 3)) == {
         timings.LOCKSTEP: (8, 6, 4, 2, 0),
         timings.ONE_F_ONE_B: (4, 3, 2, 1, 0),

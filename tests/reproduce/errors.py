@@ -60,7 +60,7 @@ from reproduce.models.revvit import revvit
 from reproduce.models.sizes import HierarchicalSize, TransformerSize
 from reproduce.models.vit import gpt
 from reproduce.records import reading, results
-from reproduce.records.benchmarks import Comparison, Goal, Series, write
+from reproduce.records.benchmarks import Comparison, Series, write
 from tests import fake_records, toys, transformers
 from tests.messages import message_of_expression, rewrite
 from tests.reproduce.cells import test_own
