@@ -63,14 +63,14 @@ def check(root: Path) -> None:
     help="Let finished results of SOURCE take the place of other ones here, which move to the folder `replaced`.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("-v", "--verbose", is_flag=True, help="Also list the records that are skipped.")
+@click.option("-v", "--verbose", is_flag=True, help="Also list the records that are present.")
 def merge(sources: Sequence[Path], root: Path, replace: bool, dry_run: bool, verbose: bool) -> None:
     """Merge the records of other machines, in the folders SOURCE, into one folder.
 
-    A SOURCE may be an archive of `benchmarks.quarter_hour`. A finished record replaces an unfinished one, and of two
-    unfinished ones the more complete is kept, with its checkpoint. Records of benchmarks are merged too. Two different
-    finished results of one cell are a conflict: both stay where they are, unless --replace is given. After a kill, the
-    same command continues. Exit code 1: something could not be merged.
+    A SOURCE may be an archive of `benchmarks.quarter_hour`. Finished records are merged, and replace
+    unfinished ones. Records of benchmarks are merged too. Two different finished results of one cell are a conflict:
+    both stay where they are, unless --replace is given. After a kill, the same command continues. Exit code 1:
+    something could not be merged.
     """
     decisions: Counter[Decision] = Counter()
     planned: dict[Path, Any] | None = {} if dry_run else None
@@ -83,7 +83,7 @@ def merge(sources: Sequence[Path], root: Path, replace: bool, dry_run: bool, ver
         merges = [merging.merge(folder, root, replace=replace, dry_run=planned) for folder in folders]
         for decision, path, detail in chain(*merges):
             decisions[decision] += 1
-            if verbose or decision not in (Decision.SAME, Decision.KEPT):
+            if verbose or decision is not Decision.SAME:
                 line = f"{decision.name} {path}{f': {detail}' if detail else ''}"
                 click.echo(reading.printable(line), err=decision.bad)
     done = "would be " if dry_run else ""

@@ -1,12 +1,9 @@
 """Test merging: no finished record is lost, no valid record is overwritten, and a kill is harmless."""
 
 import dataclasses
-import errno
 import functools
 import json
-import os
 import re
-import shutil
 import tarfile
 from pathlib import Path
 
@@ -15,7 +12,7 @@ import pytest
 from petra_core import methods
 from reproduce.grids import recipes
 from reproduce.measures.complexity import measure_complexity
-from reproduce.records import benchmarks, locks, merging, results, volumes
+from reproduce.records import benchmarks, locks, results, volumes
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, Status, scan
 from reproduce.records.storage import StorageFullError
@@ -43,15 +40,6 @@ def partial(root, epochs, checkpoint=b"checkpoint", cell=CELL):
     record = train(cell, root, 95.0, epochs=epochs)
     if checkpoint:
         record.checkpoint.write_bytes(checkpoint)
-    return record
-
-
-def shared(root, epochs):
-    """Write a record of several processes, each of which wrote a part of the checkpoint."""
-    record = partial(root, epochs, b"")
-    record.shards.mkdir()
-    for number in range(2):
-        (record.shards / f"part-{number}").write_bytes(b"part of epoch %d" % epochs)
     return record
 
 
@@ -90,22 +78,14 @@ def locked_once(root):
     [
         (done, lambda _: None, Decision.BROUGHT),
         (done, locked_once, Decision.BROUGHT),
-        (lambda root: partial(root, 2), lambda _: None, Decision.BROUGHT),
-        (lambda root: shared(root, 2), lambda _: None, Decision.BROUGHT),
         (lambda root: failed(root, "diverged"), lambda _: None, Decision.BROUGHT),
         (done, lambda root: partial(root, 3), Decision.REPLACED),
         (done, lambda root: failed(root, "out of memory"), Decision.REPLACED),
-        (lambda root: partial(root, 2), lambda root: failed(root, "out of memory"), Decision.REPLACED),
         (lambda root: failed(root, "diverged"), lambda root: partial(root, 3), Decision.REPLACED),
         (lambda root: failed(root, "diverged", 0), lambda root: partial(root, 1), Decision.REPLACED),  # no metrics left
-        (lambda root: partial(root, 1), lambda root: partial(root, 3, b""), Decision.REPLACED),
-        (lambda root: partial(root, 0), lambda root: begin(CELL, root), Decision.REPLACED),
-        (lambda root: shared(root, 3), lambda root: partial(root, 1), Decision.REPLACED),
-        (lambda root: partial(root, 3), lambda root: shared(root, 1), Decision.REPLACED),
-        (lambda root: partial(root, 2), lambda root: shared(root, 3), Decision.KEPT),
-        (lambda root: partial(root, 2), lambda root: partial(root, 2), Decision.KEPT),
-        (lambda root: partial(root, 3), done, Decision.KEPT),
-        (lambda root: partial(root, 3), lambda root: failed(root, "diverged"), Decision.KEPT),
+        (lambda root: partial(root, 2), lambda _: None, Decision.UNFINISHED),
+        (lambda root: failed(root, "out of memory"), lambda root: partial(root, 1), Decision.UNFINISHED),
+        (lambda root: partial(root, 3), done, Decision.UNFINISHED),
         (done, done, Decision.SAME),
         (slower, done, Decision.SAME),
         (done, lambda root: done(root, 96.0), Decision.CONFLICT),
@@ -113,8 +93,8 @@ def locked_once(root):
         (lambda root: measured(root, 1), lambda root: measured(root, 2), Decision.CONFLICT),
     ],
 )
-def test_more_complete_record_replaces_less_complete(there, here, theirs, ours, decision):
-    """A missing record is copied, a finished one replaces a partial one, and one with more epochs one with fewer."""
+def test_only_finished_records_are_merged(there, here, theirs, ours, decision):
+    """A finished record is brought and replaces an unfinished one; an unfinished one is skipped."""
     theirs(there)
     ours(here)
     before = snapshot(there), snapshot(here)
@@ -124,7 +104,6 @@ def test_more_complete_record_replaces_less_complete(there, here, theirs, ours, 
     copied = decision in (Decision.BROUGHT, Decision.REPLACED)
     assert (snapshot(there), snapshot(here)) == (before[0], before[0] if copied else before[1])
     assert decisions(there, here)[0] not in (Decision.BROUGHT, Decision.REPLACED), "once is enough"
-    assert not list(here.glob(".merge-*"))
 
 
 @pytest.mark.parametrize("make", [lambda root: train(CELL, root, 96.0), lambda root: failed(root, "diverged")])
@@ -172,141 +151,36 @@ def test_damaged_and_foreign_records_are_named_and_skipped(there, here, side):
     assert Record.for_cell(other, here).state().status is Status.DONE
 
 
-@pytest.mark.parametrize(("locked", "ours"), [("there", True), ("here", True), ("there", False)])
-def test_record_in_use_is_skipped(there, here, locked, ours):
-    """A record that is locked on either side is skipped."""
-    partial(there, 3)
-    if ours:
-        partial(here, 1)
+def test_record_in_use_is_skipped(there, here):
+    """A record is skipped while a process here works on it."""
+    done(there)
+    partial(here, 1)
     before = snapshot(here)
-    with Record.for_cell(CELL, {"there": there, "here": here}[locked]).lock():
-        assert decisions(there, here) == [Decision.IN_USE]
+    with Record.for_cell(CELL, here).lock():
+        for dry_run in ({}, None):
+            assert decisions(there, here, dry_run=dry_run) == [Decision.IN_USE]
     assert snapshot(here) == before
 
 
-def tear_metrics(record, here):
-    (record.path / "metrics.jsonl").write_text('{"epoch": 1}\n{"epo\n')
-
-
-def remove_part(record, here):
-    (record.shards / "part-1").unlink(missing_ok=True)
-
-
-def train_here(record, here):
-    if not Record.for_cell(CELL, here).has_result:
-        done(here, 96.0)
-
-
-@pytest.mark.parametrize(
-    ("meanwhile", "decision", "words"),
-    [
-        (tear_metrics, Decision.IN_USE, " changed while it was copied; give the same command again"),
-        (remove_part, Decision.IN_USE, " changed while it was copied; give the same command again"),
-        (train_here, Decision.KEPT, "2 of 4 epochs, and done is there"),
-    ],
-)
-def test_record_changed_during_copy_is_not_brought(there, here, monkeypatch, meanwhile, decision, words):
-    """Another machine, whose lock is not visible here, changes theirs, or completes ours."""
-    record, copy = shared(there, 2), shutil.copy2
-
-    def changing(source, target):
-        meanwhile(record, here)
-        return copy(source, target)
-
-    monkeypatch.setattr(merging.shutil, "copy2", changing)
-    ((decided, path, detail),) = merge(there, here)
-    assert (decided, path) == (decision, record.path)
-    assert detail.endswith(words)
-    assert not Record.for_cell(CELL, here).path.exists()
-
-
-def test_checkpoint_is_copied_before_metrics(there, here, monkeypatch):
-    """Metrics that are newer than a checkpoint are cut back to it, but older ones would be damage."""
-    (shared(there, 2).shards / "step").mkdir()
-    (Record.for_cell(CELL, there).shards / "step" / "part").touch()
-    copied, copy = [], shutil.copy2
-    monkeypatch.setattr(
-        merging.shutil, "copy2", lambda source, target: (copied.append(source.name), copy(source, target))
-    )
-    assert decisions(there, here) == [Decision.BROUGHT]
-    assert copied.index("part-1") < copied.index("part") < copied.index("metrics.jsonl")
-
-
-@pytest.mark.parametrize(("module", "step"), [(merging, "_bring"), (volumes, "publish")])
-def test_result_appearing_before_append_is_a_conflict(there, here, monkeypatch, module, step):
+def test_result_appearing_before_append_is_a_conflict(there, here, monkeypatch):
     """A different result that appears before the append is a conflict."""
     train(CELL, there, 95.0)
     third = train(CELL, there.with_name("third"), 96.0).read()
-    bring, publish = getattr(module, step), volumes.publish
+    publish = volumes.publish
 
     def meanwhile(theirs, *rest):
         publish(third, here)
-        return bring(theirs, *rest)
+        return publish(theirs, *rest)
 
-    monkeypatch.setattr(module, step, meanwhile)
+    monkeypatch.setattr(volumes, "publish", meanwhile)
     assert decisions(there, here) == [Decision.CONFLICT]
     assert [run.result["test_accuracy"] for run in scan(here).records] == [96.0]
-
-
-def test_record_is_locked_during_replacement(there, here, monkeypatch):
-    partial(there, 3)
-    ours = partial(here, 1).path
-    held, replace = [], Path.replace
-
-    def noted(self, target):
-        held.append(locks.holder(ours))
-        return replace(self, target)
-
-    monkeypatch.setattr(Path, "replace", noted)
-    assert decisions(there, here) == [Decision.REPLACED]
-    assert held
-    assert all(held)
-
-
-def test_replacement_removes_only_record_files(there, here):
-    """A replacement copies and removes only files that belong to records."""
-    (partial(there, 3).path / "result.json.9.tmp").touch()  # of a write that was killed
-    ours = partial(here, 1).path
-    (ours / "result.json.12.tmp").touch()  # of a write that was killed
-    (ours / "notes.txt").write_text("mine")
-    (ours / "thesis.tmp").write_text("mine")
-    assert decisions(there, here) == [Decision.REPLACED]
-    copied = {*os.listdir(Record.for_cell(CELL, there).path)} - {"result.json.9.tmp"}
-    assert {*os.listdir(ours)} - {*locks.FILES} == copied | {"notes.txt", "thesis.tmp"}
-    assert (ours / "notes.txt").read_text() == (ours / "thesis.tmp").read_text() == "mine"
-
-
-def test_copies_of_killed_merges_are_removed(there, here):
-    """Temporary copies of killed merges are removed, and those of running merges are kept."""
-    record = partial(there, 2)
-    killed = here / ".merge-killed"
-    (killed / "records").mkdir(parents=True)
-    with merging._copy_aside(record.read(), Record.for_cell(CELL, here)) as running:
-        assert decisions(there, here) == [Decision.BROUGHT]
-        assert not killed.exists()
-        assert (running / "checkpoint.pt").exists()
-    assert [folder.name for folder in here.iterdir()] == ["live"]
-
-
-def test_undeletable_copy_of_other_user_stops_no_merge(there, here, monkeypatch):
-    """A temporary copy that cannot be deleted does not stop a merge."""
-    partial(there, 2)
-    (here / ".merge-theirs").mkdir(parents=True)
-
-    def rmtree(folder):
-        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(merging.shutil, "rmtree", rmtree)
-        list(merge(here.with_name("nothing"), here))
-    assert decisions(there, here) == [Decision.BROUGHT]
 
 
 def test_temporary_files_of_runs_are_git_ignored():
     """Git ignores locks, live records and temporary files below the records."""
     there_for_a_while = [f"live/cell/{name}" for name in (*locks.FILES, "config.json", "result.json", "checkpoint.pt")]
     there_for_a_while += ["live/.volumes/record.lock", "small/training-digits-revnet18-petra.jsonl.1.tmp"]
-    there_for_a_while += [".merge-x/records/cell/result.json"]
     folder = ROOT / "reports" / "records"
     assert processes.git(folder, "check-ignore", *there_for_a_while).split() == there_for_a_while
 
@@ -381,29 +255,22 @@ def test_damaged_archive_is_refused(there, here, tmp_path):
         assert f"{archive} cannot be unpacked: " in call("merge", archive, "--records", here).output
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "words"),
-    [
-        (tarfile.TarFile, "extractall", "no room to unpack .*TMPDIR"),
-        (shutil, "copy2", "no room to copy .*; free some space and give the same command again"),
-    ],
-)
-def test_full_disk_is_not_blamed_on_the_archive(there, here, tmp_path, monkeypatch, owner, name, words):
-    """A full disk during unpacking or copying is reported as such and not as a damaged archive."""
-    partial(there, 2)
+def test_full_disk_is_not_blamed_on_the_archive(there, here, tmp_path, monkeypatch):
+    """A full disk during unpacking is reported as such and not as a damaged archive."""
+    done(there)
     archive = pack(there, tmp_path / "day.tar.gz")
-    monkeypatch.setattr(owner, name, no_room)
+    monkeypatch.setattr(tarfile.TarFile, "extractall", no_room)
     result = call("merge", archive, "--records", here)
     output = f"{result.output} {result.exception}"
-    assert re.search(words, output)
+    assert re.search("no room to unpack .*TMPDIR", output)
     assert "copy is" not in output
 
 
 def test_full_disk_that_has_no_room_for_a_folder_ends_the_merge(there, here, monkeypatch):
     """No other record would fit either, so the records are not reported as unreadable one by one."""
-    partial(there, 2)
+    done(there)
     monkeypatch.setattr(Path, "mkdir", no_room)
-    with pytest.raises(StorageFullError, match=f"no room to merge {CELL.name} .*Free some space"):
+    with pytest.raises(StorageFullError, match=f"no room to lock .*{CELL.name} .*Free some space"):
         list(merge(there, here))
 
 
