@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from petra_core import staleness as staleness_of
 from petra_core.errors import check_int
 from petra_core.methods import Method
-from petra_core.update_rule import UpdateRule, check_rules, describe
+from petra_core.update_rule import UpdateRule, check_rules
 
 if TYPE_CHECKING:  # keep this module importable without torch
     import torch
@@ -75,6 +75,6 @@ class Settings:
             "method": self.method.name,
             "accumulation": self.accumulation,
             "staleness": list(self.vector(stages)),
-            "delay": describe(self.delay) or UNCORRECTED,
+            "delay": ", ".join(map(str, self.delay)) or UNCORRECTED,
             "autocast": None if self.autocast is None else str(self.autocast),
         }

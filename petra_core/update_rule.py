@@ -138,11 +138,13 @@ class UpdateRule:
         self.optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resume needs, as tensors and plain data."""
-        return {}
+        """Return the state that a resume needs, as tensors and plain data: by default the buffers."""
+        return {"buffers": [self.buffers.get(parameter) for parameter in self.parameters]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `state_dict`."""
+        saved = zip(self.parameters, state.get("buffers", ()), strict=False)  # none in states of older versions
+        self.buffers = {parameter: buffer.to(parameter.device) for parameter, buffer in saved if buffer is not None}
 
 
 class StageRules:
@@ -166,8 +168,8 @@ class StageRules:
             next((rule for rule in self._rules if rule.overrides(hook)), plain) for hook in HOOKS
         )
         self.predicts, self.replaces, self.corrects = forward is not plain, backward is not plain, gradient is not plain
-        self.backward_weights, self.gradient, self.step = backward.backward_weights, gradient.gradient, step.step
-        self._forward, self._stepping = forward, step
+        self.backward_weights, self.step = backward.backward_weights, step.step
+        self._forward, self._gradient, self._stepping = forward, gradient, step
         self._initial = copy.deepcopy(self.state_dict())
 
     def restart(self) -> None:
@@ -181,6 +183,21 @@ class StageRules:
     def forward_weights(self, weights: "Mapping[str, Tensor]", updates: int) -> "dict[str, Tensor] | None":
         """Return the weights of a forward, as `UpdateRule.forward_weights` does."""
         return self._forward.forward_weights(weights, updates, self._stepping.rate)
+
+    def gradient(self, parameter: "Tensor", gradient: "Tensor", forward_weight: "Tensor") -> "Tensor":
+        """Return the corrected gradient, as `UpdateRule.gradient` does.
+
+        Raises:
+            ValueError: If the rule returns something else. The optimizer would skip a parameter with the gradient None.
+
+        """
+        corrected = self._gradient.gradient(parameter, gradient, forward_weight)
+        if (got := getattr(corrected, "shape", corrected)) != gradient.shape:
+            raise ValueError(
+                f"the hook gradient of the delay rule {self._gradient.name!r} returned {got}, expected a tensor of "
+                f"{gradient.shape}; return the corrected gradient"
+            )
+        return corrected
 
     def __iter__(self) -> Iterator[UpdateRule]:
         return iter(self._rules)
@@ -203,11 +220,6 @@ class StageRules:
         """
         for rule in self._rules:
             rule.load_state_dict(states[rule.name])
-
-
-def describe(rules: Sequence[UpdateRule]) -> str:
-    """Describe rules, such as "predicted forward weights, rate 1000"; empty without rules."""
-    return ", ".join(map(str, rules))
 
 
 def check_rules(rules: Any, method: Method) -> tuple[UpdateRule, ...]:

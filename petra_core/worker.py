@@ -392,9 +392,7 @@ class Worker:
         if other_method:
             self.rules.restart()
         elif self.rules:
-            # Older versions had one correction, which they saved under another key.
-            earlier = {rule.name: state.get("corrector") for rule in self.rules}
-            self.rules.load_state_dict(state.get("rules", earlier))
+            self.rules.load_state_dict(state["rules"])
             self._delays = state.get("late", 0)
         keys = state.get("target_keys")
         self._target_keys = None if keys is None else tuple(keys)

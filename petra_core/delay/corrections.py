@@ -83,16 +83,11 @@ class Correction(UpdateRule):
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        buffers = [self.buffers.get(parameter) for parameter in self.parameters]
-        return {"rate": self.rate, "updates": self.updates, "buffers": buffers}
+        return {"rate": self.rate, "updates": self.updates, **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
         self.rate, self.updates = state["rate"], state["updates"]
-        self.buffers = {
-            parameter: buffer.to(parameter.device)
-            for parameter, buffer in zip(self.parameters, state["buffers"], strict=True)
-            if buffer is not None
-        }
 
 
 class Rate(Correction):
@@ -190,8 +185,7 @@ class GapAware(Correction):
     def step(self, delay: float) -> None:
         super().step(delay)
         for parameter in self.parameters:
-            momentum = self.optimizer.state[parameter].get("momentum_buffer")
-            if momentum is not None:
+            if (momentum := self.optimizer.state[parameter].get("momentum_buffer")) is not None:
                 if parameter not in self.buffers:
                     self.buffers[parameter] = momentum.new_zeros(momentum.shape)
                 self.buffers[parameter].mul_(0.999).addcmul_(momentum, momentum, value=0.001)

@@ -63,8 +63,7 @@ class PredictedWeights(UpdateRule):
         """Return the predicted decrease of a weight; None if the optimizer has no state for it."""
         if "exp_avg" in state:
             return self._motion_of_adam(state, group, steps)
-        momentum = state.get("momentum_buffer")
-        if momentum is None:
+        if (momentum := state.get("momentum_buffer")) is None:
             return None
         motion: Tensor = group["lr"] * self._length(group, steps) * momentum
         return motion

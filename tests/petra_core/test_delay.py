@@ -13,7 +13,7 @@ from petra_core.delay import CORRECTIONS, PredictedWeights
 from petra_core.delay.corrections import Correction
 from petra_core.methods import Method
 from petra_core.optimizers import sgd
-from petra_core.update_rule import UpdateRule, check_rules, describe
+from petra_core.update_rule import UpdateRule, check_rules
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.petra_core.test_petra_semantics import LINEAR, PREDICTED, SETTINGS, TOLERANCE, Drift, Rules
@@ -23,7 +23,7 @@ from tests.properties import assert_bytes_are_as_predicted
 def name_of(value: Any) -> str:
     """Return the name of a test case."""
     if isinstance(value, list):
-        return describe(value)
+        return ", ".join(map(str, value))
     return "" if callable(value) else str(value)
 
 
@@ -237,7 +237,8 @@ def test_check_rules_sorts_by_hook() -> None:
         def forward_weights(self, weights: Any, updates: int, rate: float) -> None:
             return None
 
-    assert describe(check_rules([delay.Compensation(), Ahead()], methods.PETRA)) == "Ahead, compensation 0.04"
+    rules = check_rules([delay.Compensation(), Ahead()], methods.PETRA)
+    assert list(map(str, rules)) == ["Ahead", "compensation 0.04"]
 
 
 def test_check_accepts_rules() -> None:
@@ -246,3 +247,37 @@ def test_check_accepts_rules() -> None:
     assert check(stages, x, y, optimizer=toys.sgd, delay=[Drift()]).ok
     report = check(stages, x, y, method=methods.BACKPROPAGATION, optimizer=toys.sgd, delay=[Drift()])
     assert "the delay rule 'Drift' would have no effect" in str(report)
+
+
+def make_with_rule(rule: UpdateRule) -> Pipeline:
+    return Pipeline(toys.network(4), methods.PETRA, optimizer=sgd(0.05), delay=[rule])
+
+
+def test_buffers_of_rule_survive_resume() -> None:
+    """Buffers of a user's rule are part of the state although the rule defines no state_dict."""
+
+    class Heavy(UpdateRule):
+        def start(self) -> None:
+            self.buffers = {parameter: torch.zeros_like(parameter) for parameter in self.parameters}
+
+        def step(self, delay: float) -> None:
+            for parameter, buffer in self.buffers.items():
+                parameter.sub_(0.01 * buffer.mul_(0.9).add_(parameter.grad))
+
+    whole, resumed = make_with_rule(Heavy()), make_with_rule(Heavy())
+    data = toys.batches(12)
+    toys.train(whole, data[:6], drain=False)
+    resumed.load_state_dict(whole.state_dict())
+    assert_bitwise_equal(toys.train(whole, data[6:]), toys.train(resumed, data[6:]))
+
+
+@pytest.mark.parametrize("returned", [None, 1.0, torch.ones(3)], ids=str)
+def test_rule_without_gradient_is_refused(returned: Any) -> None:
+    """A rule whose hook forgets to return a gradient would leave its parameters without updates."""
+
+    class Forgetful(UpdateRule):
+        def gradient(self, parameter: Tensor, gradient: Tensor, forward_weight: Tensor) -> Tensor:
+            return returned  # type: ignore[no-any-return]
+
+    with pytest.raises(ValueError, match=r"gradient of the delay rule 'Forgetful' returned .*, expected a tensor of"):
+        toys.train(make_with_rule(Forgetful()), toys.batches(8))

@@ -32,7 +32,7 @@ from petra_core.methods import Method
 from petra_core.optimizers import sgd
 from petra_core.shares import stage_ranges
 from petra_core.staleness import Action, Kind
-from petra_core.update_rule import UpdateRule, describe
+from petra_core.update_rule import UpdateRule
 from petra_core.worker import Backward
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
@@ -310,7 +310,10 @@ class Case:
 
     def __str__(self) -> str:
         differing = [f.name for f in dataclasses.fields(self)[3:] if getattr(self, f.name) != f.default]
-        values = [f"{name}={describe(self.rules) if name == 'rules' else getattr(self, name)}" for name in differing]
+        values = [
+            f"{name}={', '.join(map(str, self.rules)) if name == 'rules' else getattr(self, name)}"
+            for name in differing
+        ]
         return ", ".join([str(self.method), self.pattern, f"k={self.k}", *values])
 
     @property

@@ -27,7 +27,7 @@ from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stag
 from petra_core.delay import Average, PredictedWeights
 from petra_core.methods import Method
 from petra_core.models import ConcatStreams, DuplicateStreams
-from petra_core.update_rule import UpdateRule, describe
+from petra_core.update_rule import UpdateRule
 from tests.compare import assert_bitwise_equal, assert_close
 from tests.properties import assert_trains_as_plain_training, plain_gradients
 from tests.toys import Wrap, computing
@@ -647,7 +647,7 @@ def test_noise_of_a_backward_comes_from_the_stream_of_its_stage(method: Method) 
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
-@pytest.mark.parametrize("delay", [[], [Average()], [PredictedWeights()]], ids=describe)
+@pytest.mark.parametrize("delay", [[], [Average()], [PredictedWeights()]], ids=lambda rules: ", ".join(map(str, rules)))
 def test_parameter_hooks_run_once_per_backward(delay: list[UpdateRule], method: Method) -> None:
     """A hook of a parameter runs once per backward and can replace the gradient."""
     if not method.pipelined or method.stashes_weights:
