@@ -705,7 +705,7 @@ class Pipeline:
         """Deliver the messages of other processes that an action of a worker needs; None for all expected messages."""
         if self.channel.owns_all:
             return
-        with self.executor.waiting(worker, self.micro_batches):
+        with self.executor.waiting(worker, self.micro_batches - 1):
             for message in self.channel.collect(worker.index, action):
                 worker.receive(message)
 

@@ -59,7 +59,7 @@ class SequentialExecutor:
 
         Args:
             worker: The worker.
-            step: Number of the step.
+            step: Number of the step, which is that of the last micro-batch that entered.
 
         """
         return contextlib.nullcontext()

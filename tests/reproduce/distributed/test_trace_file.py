@@ -79,7 +79,10 @@ def test_several_processes_write_one_trace(tmp_path: Path, start: Start) -> None
     output_of(start(*OPTIONS, *sharing, *more))
     events = json.loads(file.read_text())["traceEvents"]
     assert {(event["tid"], event["args"]["stage"]) for event in events} == {(0, 0), (0, 1), (1, 2), (1, 3)}
-    assert any(event["cat"] == "wait" for event in events)
+    waits = {event["args"]["micro_batch"] for event in events if event["cat"] == "wait"}
+    assert waits == {
+        event["args"]["micro_batch"] for event in events if (event["cat"], event["args"]["stage"]) == ("F", 0)
+    }
 
 
 def test_unwritable_trace_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
