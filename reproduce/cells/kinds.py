@@ -179,9 +179,14 @@ class TrainedCell(NetworkCell):
             image_size=self.image_size, augmentation=self.augmentation, loader=self.loader, batch_size=self.batch_size
         )
         if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
-            raise CellError(f"drops must increase between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}")
+            raise CellError(
+                f"drops (--lr-milestones) must increase between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}"
+            )
         if self.drops and self.drops[0] < self.warmup_epochs:
-            raise CellError(f"drops must not be within the warm-up of {self.warmup_epochs} epochs, got {self.drops[0]}")
+            raise CellError(
+                f"drops (--lr-milestones) must not be within the warm-up of {self.warmup_epochs} epochs, got "
+                f"{self.drops[0]}"
+            )
         if self.momentum >= 1:
             raise CellError(f"momentum must be below 1, got {self.momentum}")
 
@@ -475,7 +480,7 @@ def _check_model(cell: NetworkCell) -> None:
     elif cell.model in transformers.MODELS:
         transformers.check(cell.model, cell.stem, cell.width, cell.image_size)
     else:
-        check_choice("model", cell.model, (*RESIDUAL_MODELS, "chain10", *BLOCK_MODELS, *transformers.MODELS))
+        check_choice("model", cell.model, (*RESIDUAL_MODELS, "chain<n>", *BLOCK_MODELS, *transformers.MODELS))
         check_choice("stem", cell.stem, RESIDUAL_STEMS[:2] if cell.model in BLOCK_MODELS else RESIDUAL_STEMS)
 
 

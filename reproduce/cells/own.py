@@ -174,8 +174,8 @@ def _call_factory(model: str) -> "tuple[list[Stage], tuple[Any, Any] | None]":
     function = getattr(module, name)
     if not callable(function):
         raise CellError(
-            f"--model {model}: {name} is a {type(function).__name__}, expected a function without arguments that "
-            f"returns the stages"
+            f"--model {model}: {name} has the type {type(function).__name__}, expected a function without arguments "
+            f"that returns the stages"
         )
     import torch
 
@@ -209,7 +209,7 @@ def _stages(model: str, value: Any) -> "list[Stage]":
     if not _is_stages(value):
         kinds = f" of {[type(item).__name__ for item in value][:4]}" if isinstance(value, list | tuple) else ""
         raise CellError(
-            f"--model {model}: the function returned a {type(value).__name__}{kinds}, expected a list of stages "
+            f"--model {model}: the function returned {type(value).__name__}{kinds}, expected a list of stages "
             f"(BufferedStage, ReversibleStage and at the end HeadStage), an nn.Sequential, or one of them with a "
             f"micro-batch: (stages, inputs, target)"
         )

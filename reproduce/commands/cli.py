@@ -19,7 +19,7 @@ from reproduce.commands.records import records
 from reproduce.commands.report import report
 from reproduce.commands.run import run
 from reproduce.commands.train import train
-from reproduce.records.storage import StorageError
+from reproduce.records.storage import StorageError, explain_full_disk
 
 
 class _Commands(click.Group):
@@ -39,7 +39,8 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with explain_full_disk("to complete this command", "free some space and give the same command again"):
+                return super().invoke(ctx)
         except StorageError as error:
             raise click.ClickException(str(error)) from error
 

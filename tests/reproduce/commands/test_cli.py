@@ -313,6 +313,24 @@ def test_all_path_options_are_user_paths():
     assert {kind for *_, kind in found} == {UserPath}
 
 
+def test_too_long_path_is_refused():
+    outcome = call("train", "--output", "x" * 300)
+    assert outcome.exit_code == 2
+    assert "File name too long; name another one" in outcome.output
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the full device of Linux")
+def test_output_to_full_disk_ends_with_message(tmp_path):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "reproduce", "records", "list", "--records", str(tmp_path)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "Error: no room to complete this command (No space left on device); free some space and give the same command "
+        "again\n",
+    )
+
+
 def test_help_works_in_ascii_locale(monkeypatch):
     """`run --help` succeeds when the output encoding is ASCII."""
     done = subprocess.run(
