@@ -206,7 +206,10 @@ IN_2BW: list[Rules] = [[], [delay.Rate()], [delay.GapAware()], [delay.Compensati
 
 @pytest.mark.parametrize(
     ("method", "rules", "k"),
-    [*((*setting, (1, 3)[n % 2]) for n, setting in enumerate(SETTINGS)), *((methods.PIPEDREAM_2BW, r, 8) for r in IN_2BW)],
+    [
+        *((method, rules, (1, 3)[number % 2]) for number, (method, rules) in enumerate(SETTINGS)),
+        *((methods.PIPEDREAM_2BW, rules, 8) for rules in IN_2BW),
+    ],
     ids=name_of,
 )
 def test_bytes_are_as_predicted(method: Method, rules: Rules, k: int) -> None:
