@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from petra_core.errors import CheckpointError
 from petra_core.files import replacing
@@ -80,5 +80,5 @@ def load(source: str | os.PathLike[str] | IO[bytes], name: str = "") -> Any:
 
 
 def copy_tree(tree: Any, device: torch.device | str = "cpu") -> Any:
-    """Copy nested containers. Every tensor is copied to `device` and detached."""
-    return tree_map(lambda leaf: leaf.detach().to(device, copy=True) if isinstance(leaf, Tensor) else leaf, tree)
+    """Copy nested containers. Every tensor is copied to `device`, detached and without its subclass."""
+    return tree_map_only(Tensor, lambda leaf: leaf.detach().to(device, copy=True).as_subclass(Tensor), tree)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from petra_core import CheckpointError, checkpoint
 from tests.compare import assert_bitwise_equal
@@ -51,6 +52,19 @@ def test_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
             with contextlib.suppress(CheckpointError):
                 assert_bitwise_equal(checkpoint.load(path), state)
+
+
+class Image(Tensor):
+    """A subclass of tensors, as torchvision and fastai have for images."""
+
+
+def test_copied_states_have_no_subclasses_of_tensors(tmp_path: Path) -> None:
+    """Micro-batches in flight may be of a subclass, which a checkpoint could not be loaded with."""
+    state = checkpoint.copy_tree({"streams": (torch.arange(3.0).as_subclass(Image),)})
+    checkpoint.save(tmp_path / "a.pt", state)
+    [stream] = checkpoint.load(tmp_path / "a.pt")["streams"]
+    assert type(stream) is Tensor
+    assert_bitwise_equal(stream, torch.arange(3.0))
 
 
 def test_foreign_file_cannot_run_code(tmp_path: Path) -> None:
