@@ -563,9 +563,10 @@ class Pipeline:
         self._deferred = None  # it belongs to the state that is replaced
         self._broken = True
         self._collect_all()  # messages that are still arriving belong to the old state
-        for worker in self.workers:
+        load = functools.partial(Worker.load_state_dict, other_method=changed)
+        for worker, restore in [(w, restore) for restore in (Worker.load_module, load) for w in self.workers]:
             try:
-                worker.load_state_dict(state["workers"][worker.index], other_method=changed)
+                restore(worker, state["workers"][worker.index])
             except (KeyError, ValueError, RuntimeError) as error:
                 raise CheckpointError(
                     f"the state of stage {worker.index} does not fit this pipeline: {error}"

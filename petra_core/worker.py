@@ -361,8 +361,24 @@ class Worker:
             **{name: [dict(vars(message)) for message in inbox] for name, inbox in self._inboxes()},
         }
 
+    def load_module(self, state: Mapping[str, Any]) -> None:
+        """Restore the weights and buffers of a state of `state_dict`, before `load_state_dict` of any stage.
+
+        Stages may share a frozen module, and a graph that one stage records must not be followed by writes to it.
+
+        Raises:
+            RuntimeError: If the tensors of the module do not fit.
+
+        """
+        module = OrderedDict(state["module"])
+        module._metadata = self.stage.state_dict()._metadata  # type: ignore[attr-defined]  # versions of the modules
+        self.stage.load_state_dict(module)
+        for name, value in state.get("buffers", {}).items():  # older states have none
+            owner, _, key = name.rpartition(".")
+            self.stage.get_submodule(owner).register_buffer(key, value.to(self.device), persistent=False)
+
     def load_state_dict(self, state: Mapping[str, Any], *, other_method: bool = False) -> None:
-        """Restore a state of `state_dict` in a worker with the same arguments.
+        """Restore all but the module from a state of `state_dict` in a worker with the same arguments.
 
         Args:
             state: The state.
@@ -372,17 +388,10 @@ class Worker:
         Raises:
             KeyError: If an entry is missing.
             ValueError: If the state or its optimizer does not fit.
-            RuntimeError: If the tensors of the module do not fit.
 
         """
         if (state["optimizer"] is None) != (self.optimizer is None):
             raise ValueError("one of the two has an optimizer, the other has none")
-        module = OrderedDict(state["module"])
-        module._metadata = self.stage.state_dict()._metadata  # type: ignore[attr-defined]  # versions of the modules
-        self.stage.load_state_dict(module)
-        for name, value in state.get("buffers", {}).items():  # older states have none
-            owner, _, key = name.rpartition(".")
-            self.stage.get_submodule(owner).register_buffer(key, value.to(self.device), persistent=False)
         if self.optimizer is not None:
             check_optimizer_state(self.optimizer, state["optimizer"], state.get("optimizer_class"))
             self.optimizer.load_state_dict(state["optimizer"])

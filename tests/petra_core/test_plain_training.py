@@ -329,6 +329,12 @@ def anneal(index: int, version: int, stage: Stage) -> None:
         stage.function.factor.mul_(0.9)
 
 
+def sharing_frozen() -> list[Stage]:
+    """Return a network whose stages share a frozen module."""
+    shared = nn.Linear(4, 4).requires_grad_(False)
+    return network(lambda f: nn.Sequential(f, nn.Tanh(), shared))
+
+
 PIPELINED = [method for method in methods.ALL if method.pipelined]
 KEEPING = [methods.DELAYED_GRADIENTS, methods.PIPEDREAM_2BW]
 ALIASING = [methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS]
@@ -342,6 +348,7 @@ RESUMED: dict[str, tuple[Sequence[Method], Callable[[], list[Stage]], dict[str, 
         {"before_update": anneal},
     ),
     "state with a version": (PIPELINED, lambda: network(Versioned), {}),
+    "frozen module of two stages": (KEEPING, sharing_frozen, {}),
     "buffer that is read and written": (KEEPING, lambda: network(spectral), {}),
     "checkpoint of BatchNorm and dropout": (PIPELINED, lambda: network(normed(checkpointed, nn.Dropout(0.2))), {}),
     **{f"aliased outputs: {kind}": (ALIASING, functools.partial(aliased, kind, copied=False), {}) for kind in ALIASED},
