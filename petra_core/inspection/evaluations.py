@@ -11,8 +11,8 @@ and backwards:
                                          of its parameters, if the engine evaluates it again
     its input and its parameters         must not be written
     a second evaluation                  must give the same output and draw the same random numbers, with the same
-                                         gradients if an attribute or buffer that counts evaluations is far ahead; only
-                                         for blocks that the engine evaluates again
+                                         gradients if an attribute or buffer that it changes has a later value; only for
+                                         blocks that the engine evaluates again
     tensors in attributes, lists, dicts  must not grow with every evaluation; only for these blocks
     its buffers                          must be written as attributes of their modules; only for these blocks
     the evaluation for its backward      must give the same output as the forward, if both have the same weights
@@ -34,7 +34,7 @@ The inspection does not detect:
 - a number or a NumPy array that one stage computes from a micro-batch and another stage reads, with a pipelined method
   that keeps graphs, since nothing is evaluated again;
 - reads of another block's tensors, or of kept results of weights, in code that is compiled by torch.compile;
-- a value that a module changes and on which only its gradients depend, unless an attribute or a buffer counts;
+- a value in a list or a closure that a module changes and on which only its gradients depend;
 - a buffer that a module writes through `.data` and that its graph saves, with a pipelined method that keeps graphs;
 - violations that begin after the first micro-batches.
 """
@@ -52,6 +52,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -304,7 +305,8 @@ class BlockInspection:
 
         """
         # A module may count its evaluations if outputs and gradients do not depend on the count. If an attribute or a
-        # buffer of one element has changed, a further evaluation therefore runs with a value far ahead.
+        # buffer has changed, two further evaluations therefore run with the earlier and a later value; that of a number
+        # is far ahead.
         generators, attributes = Generators(self._function), _attributes(self._function, _PLAIN)
         kept = {place: _projections(value) for place, value in _attributes(self._function, _CONTAINERS).items()}
         if isinstance(self._stage, ReversibleStage):  # a replaced `combine` may overwrite a message
@@ -321,10 +323,10 @@ class BlockInspection:
             changed = {place: value for place, value in now.items() if attributes.get(place) != value}
             far = {place: _far(attributes.get(place), value) for place, value in changed.items()}
             for (module, key), value in written.items():
-                before = module._buffers.get(key)
-                if before is not None and value.numel() == before.numel() == 1 and key != "num_batches_tracked":
-                    attributes[module, key] = before
-                    far[module, key] = torch.full_like(value, _far(before.item(), value.item()))
+                before = dict(module._buffers.items()).get(key)  # torch.jit has no get()
+                if before is not None and not isinstance(module, _NormBase):
+                    attributes[module, key], single = before, value.numel() == before.numel() == 1
+                    far[module, key] = torch.full_like(value, _far(before.item(), value.item())) if single else value
             difference = self._describe(outputs, results, len(outputs))
             self._report_growing(kept)
             self._report_reads(reads)
