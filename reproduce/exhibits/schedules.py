@@ -53,16 +53,17 @@ def drawn(method: Method, timings: tuple[str, ...]) -> Figure:
     """Draw the schedules of a method, one below the other."""
     labels = {stage: f"stage {stage}" for stage in range(STAGES)}
     drawings, described, captions = [], [], []
-    for name in timings:
-        text, timeline = _executed(method, name)
-        title = method.title + f", {name}" * method.pipelined
+    for timing in timings:
+        text, timeline = _executed(method, timing)
+        title = method.title + f", {timing}" * method.pipelined
         drawings.append(to_svg(timeline, title=title, labels=labels, unit="forwards"))
         described.append(f"{title}\n{text}")
         idle = sum(timeline.idle(device) for device in range(STAGES)) / STAGES / timeline.seconds
         entered = MICRO_BATCHES[method.pipelined]
         captions.append(text_of("schedules", "caption", title=title, entered=entered, timeline=timeline, idle=idle))
     key = f"schedule-{method.name.lower().replace('_', '-')}"
-    return Figure(key, method.title, "\n".join(described), stack(drawings, method.title), " ".join(captions))
+    name = f"Schedule of {method.title}"
+    return Figure(key, name, "\n".join(described), stack(drawings, name), " ".join(captions))
 
 
 EXHIBIT = declare("schedules", whole=whole, stages=STAGES)

@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import ReconstructionCell, TrainedCell
 from reproduce.exhibits import depth
 from reproduce.grids.plans.depth import cells
 from tests import fake_probes, fake_records
-from tests.sections import made, situation
+from tests.sections import situation
 
 CELLS = [cell for cell in cells("small") if isinstance(cell, TrainedCell)]
 
@@ -62,19 +60,3 @@ def failed_and_unfinished_runs(root: Path) -> None:
     first = next(cell for cell in CELLS if isinstance(cell, ReconstructionCell))
     fake_probes.measure(first, root, error, epochs=1)
     write(root, (8,), lambda m, n, seed: 70.0 if m is methods.BACKPROPAGATION else 40.0, seeds=1)
-
-
-@pytest.mark.parametrize(
-    ("petra", "behind"),
-    [
-        ((60.0, 60.1, 60.2), True),
-        ((64.9, 65.0, 67.0), False),  # 4.4 below on average, less than the margin
-        ((30.0, 70.0, 75.0), False),  # 11.7 below, but the interval contains 0
-    ],
-)
-def test_large_gap_is_reported_as_behind_not_as_broken(petra: tuple[float, ...], behind: bool, tmp_path: Path) -> None:
-    """A method far below backpropagation is listed as behind if the interval excludes 0, and not as broken."""
-    write(tmp_path, (8,), lambda m, n, seed: petra[seed] if m is methods.PETRA else 70.0)
-    text = made(depth.EXHIBIT, tmp_path).findings[0].text
-    assert "More than 5 points behind backpropagation" in text
-    assert f"excludes 0: {'PETRA at J = 10 with k = 1' if behind else 'none'}. Broken runs: none." in text
