@@ -63,7 +63,7 @@ def test_schedules_draw_both_timings_and_every_other_schedule() -> None:
     drawn = [block for block in rendered.blocks if isinstance(block, Figure)]
     assert len(drawn) == 1 + len(schedules.OTHERS)
     assert all(f"PETRA, {timing}" in drawn[0].svg for timing in schedules.TIMINGS)
-    assert "With 4 stages 6 later micro-batches" in rendered.sentence
+    assert "With 4 stages, 6 later micro-batches" in rendered.sentence
     for figure in drawn:
         assert "F1" in figure.description
         assert "devices are idle for" in figure.caption
