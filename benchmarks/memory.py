@@ -14,7 +14,7 @@ Usage with the defaults:
 
     python -m benchmarks.memory --threads 2 --record
 
-    python -m benchmarks.memory --parts sum --width 64 --batch 64 --size 32 --threads 2 --record memory-revnet18
+    python -m benchmarks.memory --parts aim --width 64 --batch 64 --size 32 --threads 2 --record memory-revnet18
 
 The second line measures RevNet-18 as in the paper, only against the sum of its parts.
 """
@@ -187,18 +187,18 @@ def along(recorder: Recorder, axis: str, runs: Sequence[tuple[int, MemoryRun]], 
 
 def parts_of_peak(recorder: Recorder, run: MemoryRun) -> None:
     """Measure PETRA's allocated peak against the sum of its parts."""
-    measured = measure_unless_too_large(replace(run, method=methods.PETRA.name), "sum")
+    measured = measure_unless_too_large(replace(run, method=methods.PETRA.name), "aim")
     if measured is None:
         return
     allocations, report = measured
-    recorder.add("sum", "PETRA", "peak", "B", allocations.peak)
+    recorder.add("aim", "PETRA", "peak", "B", allocations.peak)
     if allocations.workspaces:
         recorder.notes.append(
             f"Not in PETRA's peak: {allocations.workspaces / 1e6:.1f} MB of cuBLAS workspaces, which do not depend on "
             f"the operands. The peak includes the workspaces of cuDNN for single operations."
         )
-    recorder.add("sum", "sum of its parts", "peak", "B", sum_of_parts(report))
-    recorder.comparisons.append(Comparison("sum", "peak", "PETRA", "sum of its parts"))
+    recorder.add("aim", "sum of its parts", "peak", "B", sum_of_parts(report))
+    recorder.comparisons.append(Comparison("aim", "peak", "PETRA", "sum of its parts"))
 
 
 def budget(recorder: Recorder, run: MemoryRun, limit: int, chosen: Sequence[Method]) -> None:
@@ -234,7 +234,7 @@ def complete(benchmark: Benchmark) -> Benchmark:
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
     """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("batch", "depth", "k", "sum", "budget")
+    parts = ("batch", "depth", "k", "aim", "budget")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="parts to measure (default all)")
     add_methods(parser)
     parser.add_argument("--network", type=network_name, default="revnet18", help=f"{NETWORKS} (default revnet18)")
@@ -277,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     }
     with deterministic(device):  # the kernels that cells are trained with: others need different workspaces
         for part in options.parts:
-            if part == "sum":
+            if part == "aim":
                 parts_of_peak(recorder, run)
             elif part == "budget":
                 budget(recorder, run, int(options.budget * 1e6), options.methods)

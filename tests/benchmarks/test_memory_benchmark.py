@@ -80,7 +80,7 @@ def test_quick_measures_every_part_and_writes_a_record(tmp_path: Path, monkeypat
     options = f"--quick --threads 1 --device cpu --methods PETRA --record --records {tmp_path}"
     benchmark = memory.main(options.split())
     assert read(tmp_path / "benchmarks" / "memory.json") == benchmark
-    assert {series.group for series in benchmark.series} == {"batch", "depth", "k", "sum", "budget"}
+    assert {series.group for series in benchmark.series} == {"batch", "depth", "k", "aim", "budget"}
     counts = {series.quantity for series in benchmark.series if series.at is not None}
     assert counts >= {"accounted peak", "allocated peak"}
     (finding,) = benchmark.findings
