@@ -113,8 +113,12 @@ class Hold:
 
 
 @contextmanager
-def hold(folder: Path) -> Iterator[Hold]:
+def hold(folder: Path, patience: float = 0.0) -> Iterator[Hold]:
     """Hold a folder against other processes until the context or this process ends.
+
+    Args:
+        folder: The folder.
+        patience: Seconds to wait for another process that holds it.
 
     Raises:
         LockedError: Another process holds it.
@@ -126,29 +130,31 @@ def hold(folder: Path) -> Iterator[Hold]:
     try:
         with explain_full_disk(room):
             folder.mkdir(parents=True, exist_ok=True)
-            kernel.acquire(blocking=False)
+            kernel.acquire(timeout=patience)
     except filelock.Timeout:
         raise LockedError(f"{folder}: another process is working on this cell") from None
     try:
         before = _read_holder(folder, lease.owner)
         try:
             with explain_full_disk(room):
-                _take(folder, lease)
+                _take(folder, lease, patience)
         except (filelock.Timeout, filelock.LeaseSettingsMismatch):
             raise LockedError(
                 f"{folder}: {_read_holder(folder, lease.owner) or 'another process'} is working on this "
                 f"cell. If it is dead, a running grid takes over after {STALE_SECONDS:.0f} s without a sign of life"
             ) from None
         try:
-            yield Hold(folder, lease.token, before if before and _left_behind(before) else None)
+            # On this machine the kernel's lock has decided that the holder before is gone.
+            left = before is not None and (before.here or before.silent >= STALE_SECONDS)
+            yield Hold(folder, lease.token, before if left else None)
         finally:
             lease.release()
     finally:
         kernel.release()
 
 
-def _take(folder: Path, lease: filelock.SoftFileLease) -> None:
-    """Take the lease while this process holds the kernel lock.
+def _take(folder: Path, lease: filelock.SoftFileLease, patience: float) -> None:
+    """Take the lease while this process holds the kernel lock, also a stale one, or wait for it.
 
     Raises:
         filelock.Timeout: Another process holds the lease.
@@ -157,9 +163,8 @@ def _take(folder: Path, lease: filelock.SoftFileLease) -> None:
     try:
         lease.acquire(blocking=False)
     except filelock.Timeout:
-        if not _remove_if_stale(folder, lease):
-            raise
-        lease.acquire(blocking=False)
+        _remove_if_stale(folder, lease)
+        lease.acquire(timeout=patience)
     with suppress(OSError):  # not every file system supports it; the rest is correct without it
         file = os.open(folder / FILES[1], os.O_RDONLY)
         try:
@@ -168,8 +173,8 @@ def _take(folder: Path, lease: filelock.SoftFileLease) -> None:
             os.close(file)
 
 
-def _remove_if_stale(folder: Path, lease: filelock.SoftFileLease) -> bool:
-    """Return whether the lease was stale, as far as this process has seen, and has been removed.
+def _remove_if_stale(folder: Path, lease: filelock.SoftFileLease) -> None:
+    """Remove the lease if it is stale, as far as this process has seen.
 
     If the lease was renewed or taken over between the check and the renaming, it is put back. If a third process took a
     lease in between, the process before it learns from `Hold.check` that it has lost the record.
@@ -177,24 +182,22 @@ def _remove_if_stale(folder: Path, lease: filelock.SoftFileLease) -> bool:
     owner = lease.owner
     left = _read_holder(folder, owner)
     if left is None:
-        return False
+        return
     untouched = _seconds_unchanged(folder, owner, left)
     if owner is None:  # the lease names no owner
         untouched = max(untouched, _age(folder, left))
     if not left.here and untouched < STALE_SECONDS:
-        return False
+        return
     aside = folder / f"{FILES[1]}.{secrets.token_hex(8)}.tmp"  # a leftover, if this process is killed in between
     try:
         (folder / FILES[1]).rename(aside)
     except FileNotFoundError:  # another process was faster
-        return False
+        return
     renamed = filelock.SoftFileLease(aside).owner
-    stale = renamed == owner and aside.stat().st_mtime == left.touched
-    if not stale:
+    if renamed != owner or aside.stat().st_mtime != left.touched:
         with suppress(FileExistsError):
             os.link(aside, folder / FILES[1])
     aside.unlink()
-    return stale
 
 
 def _age(folder: Path, left: Holder) -> float:
@@ -223,11 +226,6 @@ def holder(folder: Path) -> Holder | None:
             return replace(owner, gone=True)  # a live process of this machine would hold the kernel's lock
     except (filelock.Timeout, OSError):
         return owner
-
-
-def _left_behind(before: Holder) -> bool:
-    """Return whether the lease that existed before ours was stale, and not released while we asked for it."""
-    return before.here or before.silent >= STALE_SECONDS  # on this machine the kernel's lock has decided
 
 
 def _read_holder(folder: Path, owner: filelock.OwnerRecord | None) -> Holder | None:

@@ -30,9 +30,8 @@ import hashlib
 import json
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ from typing import Any
 from reproduce.cells import own
 from reproduce.cells.kinds import Cell, CellError, from_dict
 from reproduce.records import reading
-from reproduce.records.locks import Hold, LockedError, hold
+from reproduce.records.locks import Hold, hold
 from reproduce.records.reading import parse_json
 from reproduce.records.run import SCHEMA, RecordError, Run, check_schema, state_of, unreadable
 from reproduce.records.storage import append_line, explain_full_disk, write_atomically
@@ -49,7 +48,6 @@ LIVE = "live"  # the folder of running cells, below the root
 PROVENANCE = "provenance.jsonl"
 REPLACED = "replaced"  # the folder of results that are not in use any more, below the root
 LOCK = ".volumes"  # the folder in LIVE that a process holds while it changes volumes
-AGAIN_SECONDS = 0.05
 PATIENCE_SECONDS = 60.0  # timeout of the lock; an append takes milliseconds
 
 _LINE = re.compile(r'\{"id":"([0-9a-f]{64})","run":"(r[0-9a-f]{12})",')
@@ -120,8 +118,7 @@ class Volume:
     def problems(self, others: Iterable[Run[Cell]]) -> Iterator[RecordError]:
         """Yield an error for each damaged line and each incomplete block, unless it belongs to one of `others`."""
         for number in self.damaged:
-            message = f"line {number} is damaged: it is not a line of a record"
-            yield RecordError(self.path, message, record=self.path.name)
+            yield RecordError(self.path, f"line {number} is damaged: it is not a line of a record", "", self.path.name)
         yield from self.incomplete([block for blocks in self.blocks.values() for block in blocks], others)
 
     def incomplete(self, blocks: Iterable[RecordLines], others: Iterable[Run[Cell]]) -> Iterator[RecordError]:
@@ -135,28 +132,29 @@ class Volume:
 
     def _run(self, block: RecordLines, provenance: Mapping[str, _Entry]) -> Run[Cell]:
         name = block.name
+
+        def wrong(message: str) -> RecordError:
+            return RecordError(self.path, message, record=name)
+
         try:
             lines = [parse_json("{" + line) for line in block.lines]
         except ValueError as error:
-            raise RecordError(self.path, f"{name} is damaged: {error}", record=name) from error
+            raise wrong(f"{name} is damaged: {error}") from error
         head, last = lines[0], lines[-1]
         check_schema(head.get("schema"), self.path, name)
         if [line.get("t") for line in lines] != ["cell", *["epoch"] * (len(lines) - 2), "result"]:
-            message = f"{name} is damaged: it is not a line of a cell, then those of epochs, and one of a result"
-            raise RecordError(self.path, message, record=name)
+            raise wrong(f"{name} is damaged: it is not a line of a cell, then those of epochs, and one of a result")
         if not _HEAD(head):
-            message = f"{name} is damaged: its environments and codes are not lists of lines of {PROVENANCE}"
-            raise RecordError(self.path, message, record=name)
+            raise wrong(f"{name} is damaged: its environments and codes are not lists of lines of {PROVENANCE}")
         try:
             cell = from_dict(head.get("cell", {}))
         except CellError as error:
-            raise RecordError(self.path, f"{name} is no cell of this version ({error})", record=name) from error
+            raise wrong(f"{name} is no cell of this version ({error})") from error
         if cell.identity != block.identity:
-            raise RecordError(self.path, f"the identity of {name} does not match its configuration", record=name)
+            raise wrong(f"the identity of {name} does not match its configuration")
         for key, kind in [*((key, _ENVIRONMENT) for key in head["environments"]), *((k, _CODE) for k in head["codes"])]:
             if kind not in provenance.get(key, {}):
-                message = f"{name} refers to the {kind} {key}, which is missing in {PROVENANCE} or damaged there"
-                raise RecordError(self.path, message, record=name)
+                raise wrong(f"{name} refers to the {kind} {key}, which is missing in {PROVENANCE} or damaged there")
         metrics = tuple(_without_tag(line) for line in lines[1:-1])
         fixed = {"schema": SCHEMA, "identity": block.identity, "kind": cell.kind}
         result = {**fixed, **_without_tag(last), **fixed}
@@ -176,8 +174,7 @@ def read(path: Path) -> Volume:
         RecordError: The file cannot be read.
 
     """
-    volume = _read_cached(path, _parse)
-    return Volume(path) if volume is None else volume
+    return _read_cached(path, _parse) or Volume(path)
 
 
 def contains(cell: Cell, root: Path) -> bool:
@@ -308,7 +305,7 @@ def publish(run: Run[Cell], root: Path) -> RecordError | None:
         RecordError: The volume cannot be read.
 
     """
-    with _held(root) as held:
+    with hold(root / LIVE / LOCK, PATIENCE_SECONDS) as held:
         known = read(path_of(run.cell, root)).runs(run.cell.identity)
         if known:
             return next((conflict(other, run) for other in known if other.content != run.content), None)
@@ -329,7 +326,7 @@ def replace(run: Run[Cell], root: Path) -> None:
 
     """
     path = path_of(run.cell, root)
-    with _held(root) as held:
+    with hold(root / LIVE / LOCK, PATIENCE_SECONDS) as held:
         for other in read(path).runs(run.cell.identity):
             _append(path_of(run.cell, root / REPLACED), _store_provenance(other, root / REPLACED, held))
         _rewrite(path, run.cell, _store_provenance(run, root, held), held)
@@ -347,7 +344,7 @@ def remove(cell: Cell, root: Path) -> None:
     path = path_of(cell, root)
     if cell.identity not in read(path).blocks:
         return
-    with _held(root) as held:
+    with hold(root / LIVE / LOCK, PATIENCE_SECONDS) as held:
         _rewrite(path, cell, (), held)
 
 
@@ -371,22 +368,6 @@ def _store_provenance(run: Run[Cell], root: Path, held: Hold) -> list[str]:
     _append(file, [line for key, line in entries.items() if key not in there])
     held.check()
     return lines
-
-
-@contextmanager
-def _held(root: Path) -> Iterator[Hold]:
-    """Hold all volumes below `root`, after waiting while another process holds them."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    with ExitStack() as stack:
-        while True:
-            try:
-                held = stack.enter_context(hold(root / LIVE / LOCK))
-                break
-            except LockedError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(AGAIN_SECONDS)
-        yield held
 
 
 # --- lines
@@ -425,7 +406,7 @@ def _write_lines(run: Run[Cell]) -> tuple[dict[str, str], list[str]]:
         if taken := _RESERVED & line.keys():
             raise ValueError(f"{', '.join(sorted(taken))} cannot be the name of a value")
     block = [head, *({"t": "epoch", **line} for line in run.metrics), {"t": "result", **values}]
-    texts = [_dumps(line) for line in block]
+    texts = list(map(_dumps, block))
     start = f'{{"id":"{run.cell.identity}","run":"{_run_of(texts)}",'
     return {key: f'{{"id":"{key}",{text}' for key, text in entries.items()}, [start + text for text in texts]
 
@@ -464,9 +445,7 @@ def _pack_patch(patch: bytes) -> dict[str, str]:
         words = patch.decode()
     except UnicodeDecodeError:
         words = "\0"
-    if reading.UNPRINTABLE.search(words):
-        return {_PATCH_BASE64: base64.b64encode(patch).decode()}
-    return {_PATCH: words}
+    return {_PATCH_BASE64: base64.b64encode(patch).decode()} if reading.UNPRINTABLE.search(words) else {_PATCH: words}
 
 
 def _unpack_patch(entry: _Entry) -> bytes:

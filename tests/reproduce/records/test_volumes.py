@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import threading
 
 import pandas
 import pytest
@@ -425,7 +426,9 @@ def test_held_volumes_are_waited_for_and_lost_lock_stops(tmp_path, monkeypatch):
     monkeypatch.setattr(volumes, "PATIENCE_SECONDS", 0.5)
     ready, release = FORKED.Event(), FORKED.Event()
     record = in_folder(train(CELL, tmp_path, 95.0))
-    process = FORKED.Process(target=_hold, args=("beta", 1000, tmp_path / "live" / ".volumes", ready, release))
+    process = FORKED.Process(
+        target=_hold, args=("beta", locks.STALE_SECONDS, tmp_path / "live" / ".volumes", ready, release)
+    )
     process.start()
     try:
         assert ready.wait(120)
@@ -433,7 +436,7 @@ def test_held_volumes_are_waited_for_and_lost_lock_stops(tmp_path, monkeypatch):
             record.publish()
         assert accuracies(tmp_path) == [95.0], "it counts from its folder"
         monkeypatch.setattr(volumes, "PATIENCE_SECONDS", 60)
-        monkeypatch.setattr(volumes.time, "sleep", lambda _: release.set())
+        threading.Timer(0.5, release.set).start()
         record.publish()
     finally:
         release.set()
