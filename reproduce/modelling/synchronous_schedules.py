@@ -9,7 +9,6 @@ are compared with these:
 Every device has one stage, into which neighbouring stages are merged. Stages and micro-batches are numbered from 0.
 """
 
-from petra_core.errors import check_int
 from reproduce.drawing.timeline import Name
 from reproduce.modelling.simulation import Schedule
 
@@ -21,23 +20,18 @@ def gpipe(stages: int, micro_batches: int) -> Schedule:
         stages: Number of stages, which is the number of devices.
         micro_batches: Micro-batches per batch, at least 1.
 
-    Raises:
-        ValueError: If there are no micro-batches.
-
     """
-    check_int("micro_batches", micro_batches, 1)
     return [
         [*((kind, stage, m) for kind in "FB" for m in range(micro_batches)), ("U", stage, 0)] for stage in range(stages)
     ]
 
 
 def one_f_one_b(stages: int, micro_batches: int) -> Schedule:
-    """Return the schedule of 1F1B, in which backward and forward alternate. Arguments and errors: see `gpipe`."""
+    """Return the schedule of 1F1B, in which backward and forward alternate. Arguments: see `gpipe`."""
     return [[*_one_f_one_b(stage, stages, micro_batches), ("U", stage, 0)] for stage in range(stages)]
 
 
 def _one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[Name]:
-    check_int("micro_batches", micro_batches, 1)
     warmup = min(micro_batches, stages - 1 - stage)
     names: list[Name] = [("F", stage, m) for m in range(warmup)]
     for m in range(micro_batches):

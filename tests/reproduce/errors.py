@@ -48,9 +48,7 @@ from reproduce.forward_gradients.settings import Derivative, ForwardGradient, Gu
 from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.grids import recipes
 from reproduce.measures.complexity import measure_complexity
-from reproduce.modelling.complexity import evaluate
-from reproduce.modelling.simulation import Link, make_schedule, simulate
-from reproduce.modelling.synchronous_schedules import gpipe, one_f_one_b
+from reproduce.modelling.simulation import make_schedule, simulate
 from reproduce.models.bdia import BdiaStage, Quantise
 from reproduce.models.invertible_revnet import invertible_revnet
 from reproduce.models.permutation import PixelUnshuffleStage
