@@ -35,7 +35,7 @@ from petra_core import BufferedStage, HeadStage, methods, models
 from petra_core.prediction.partition import Cost
 from reproduce.cells import catalogue, own
 from reproduce.cells.kinds import Cell, CellError, from_dict
-from reproduce.cells.rates import LearningRateSchedule, learning_rate
+from reproduce.cells.rates import learning_rate
 from reproduce.cells.timing import even_partition
 from reproduce.commands.cli import main
 from reproduce.commands.train import cell_by_hand
