@@ -78,22 +78,16 @@ def make_schedule(
     """Return the operations of each device when the engine runs a method over several processes.
 
     Args:
-        method: Training method.
+        method: Training method, not one that overlaps: a simulated device runs one operation at a time.
         partition: Number of stages of each device. The sum is J.
         micro_batches: Number of micro-batches.
         accumulation: Number of micro-batches per update, k.
         staleness: Staleness of each stage. None for lockstep, or for zero if the method is not pipelined.
 
     Raises:
-        ValueError: If the staleness does not match the method or the partition, or the method overlaps: a simulated
-            device runs one operation at a time.
+        ValueError: If the staleness does not match the method or the partition.
 
     """
-    if method.overlapped:
-        raise ValueError(
-            f"{method} overlaps the work of stages on one device, and here a device does one thing at a time; "
-            f"REVERSIBLE_BACKPROPAGATION is the same work in order"
-        )
     stages = sum(partition)
     vector = resolve(method, stages, accumulation, staleness)
 
