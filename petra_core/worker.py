@@ -401,7 +401,10 @@ class Worker:
         if other_method:
             self.rules.restart()
         elif self.rules:
-            self.rules.load_state_dict(state["rules"])
+            # Older versions had one correction, which they saved under another key, next to a prediction without state.
+            corrector = state.get("corrector", {})
+            earlier = {rule.name: {} if rule.overrides("forward_weights") else corrector for rule in self.rules}
+            self.rules.load_state_dict(state.get("rules", earlier))
             self._delays = state.get("late", 0)
         keys = state.get("target_keys")
         self._target_keys = None if keys is None else tuple(keys)

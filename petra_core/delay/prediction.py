@@ -63,10 +63,8 @@ class PredictedWeights(UpdateRule):
         """Return the predicted decrease of a weight; None if the optimizer has no state for it."""
         if "exp_avg" in state:
             return self._motion_of_adam(state, group, steps)
-        if (momentum := state.get("momentum_buffer")) is None:
-            return None
-        motion: Tensor = group["lr"] * self._length(group, steps) * momentum
-        return motion
+        momentum: Tensor | None = state.get("momentum_buffer")
+        return None if momentum is None else momentum * (group["lr"] * self._length(group, steps))
 
     def _length(self, group: Mapping[str, Any], steps: int) -> float:
         """Return the sum of the next steps in units of the momentum buffer: s, or mu + ... + mu^s.
