@@ -102,6 +102,8 @@ def _lines_of_block(block: Block) -> Iterator[str]:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         frames, keys = frames_of(chosen(Path(folder))), sys.argv[1:]
+        if unknown := {*keys} - {HEADLINES, CLAIMS, *(exhibit.key for exhibit in SHOWN)}:
+            sys.exit(f"there is no exhibit {', '.join(sorted(unknown))} in reproduce/exhibits/exhibits.toml")
         written = dict(texts(frames, *keys))
         if not keys or HEADLINES in keys:
             written[HEADLINES] = headlines(first_screen(frames))
