@@ -133,13 +133,13 @@ class Frames:
         return DataFrame.from_records(rows, columns=list(LINES))
 
     def epochs(self, cells: Iterable[str]) -> DataFrame:
-        """Return one row per epoch of these cells: cell, seed, epoch, test_accuracy (percent)."""
+        """Return one row per epoch of these cells. `test_accuracy` is in percent."""
         rows = [
-            (run.cell.name, _seed_of(run.cell), line["epoch"], line["test_accuracy"])
+            (run.cell.name, _seed_of(run.cell), line["epoch"], line["train_loss"], line["test_accuracy"])
             for run in self._find_runs(cells)
             for line in run.metrics
         ]
-        return DataFrame.from_records(rows, columns=["cell", "seed", "epoch", "test_accuracy"])
+        return DataFrame.from_records(rows, columns=["cell", "seed", "epoch", "train_loss", "test_accuracy"])
 
     def parts(self, cells: Iterable[str]) -> DataFrame:
         """Return bytes, seconds and FLOPs of the stages of these cells."""
