@@ -178,14 +178,11 @@ class TrainedCell(NetworkCell):
         dataset.check(
             image_size=self.image_size, augmentation=self.augmentation, loader=self.loader, batch_size=self.batch_size
         )
-        if list(self.drops) != sorted(set(self.drops)) or any(not 0 < drop < self.epochs for drop in self.drops):
+        first, last = max(1, self.warmup_epochs), self.epochs - 1
+        if list(self.drops) != sorted(set(self.drops)) or any(not first <= drop <= last for drop in self.drops):
             raise CellError(
-                f"drops (--lr-milestones) must increase between 1 and epochs - 1 = {self.epochs - 1}, got {self.drops}"
-            )
-        if self.drops and self.drops[0] < self.warmup_epochs:
-            raise CellError(
-                f"drops (--lr-milestones) must not be within the warm-up of {self.warmup_epochs} epochs, got "
-                f"{self.drops[0]}"
+                f"drops (--lr-milestones) must increase between {first:g}, after the warm-up, and epochs - 1 = {last}, "
+                f"got {self.drops}"
             )
         if self.momentum >= 1:
             raise CellError(f"momentum must be below 1, got {self.momentum}")

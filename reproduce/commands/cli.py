@@ -1,12 +1,13 @@
 """Define the command line: `run` a grid, `train` a cell, find a `partition`, and manage `report`, `data` and `records`.
 
 Exit codes: 0 success; 1 something failed; 2 the command line is wrong; 130 stopped by Ctrl-C, after which the same
-command resumes.
+command resumes or starts again.
 """
 
 import contextlib
 import io
 import os
+import signal
 import sys
 from typing import Any
 
@@ -43,6 +44,8 @@ class _Commands(click.Group):
                 return super().invoke(ctx)
         except StorageError as error:
             raise click.ClickException(str(error)) from error
+        except KeyboardInterrupt:
+            sys.exit(128 + signal.SIGINT)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

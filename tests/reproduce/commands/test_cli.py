@@ -313,6 +313,14 @@ def test_all_path_options_are_user_paths():
     assert {kind for *_, kind in found} == {UserPath}
 
 
+def test_ctrl_c_ends_every_command_with_its_code(monkeypatch, tmp_path):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("reproduce.commands.records.scan", interrupted)
+    assert call("records", "list", "--records", tmp_path).exit_code == 128 + signal.SIGINT
+
+
 def test_too_long_path_is_refused():
     outcome = call("train", "--output", "x" * 300)
     assert outcome.exit_code == 2
