@@ -105,16 +105,22 @@ class Selection:
         given["timing"] = self.timing and timings.canonical(self.timing)
         changes: dict[str, Any] = {name: value for name, value in given.items() if value}
         changed: dict[Cell, None] = {}
-        refused: dict[str, str] = {}  # by kind of cell
+        refused: dict[TrainedCell, str] = {}
         for cell in cells:
-            trained = isinstance(cell, TrainedCell)
+            if not isinstance(cell, TrainedCell):
+                changed[cell] = None
+                continue
             try:
-                changed[dataclasses.replace(cell, **changes) if trained and changes else cell] = None
+                changed[dataclasses.replace(cell, **changes) if changes else cell] = None
             except CellError as error:
-                refused.setdefault(cell.kind, f"{cell.name}: {error}")
+                refused[cell] = f"{cell.name}: {error}"
         if refused:
-            others = sorted({cell.kind for cell in changed} - refused.keys())
-            rest = f"; --only kind={','.join(others)} leaves such cells out" * bool(others)
+            kinds, option = {cell.kind for cell in changed}, "--only kind="
+            others = kinds - {cell.kind for cell in refused}
+            if not kinds.isdisjoint(cell.kind for cell in refused):  # only some methods support it
+                supporting = {cell.method for cell in changed if isinstance(cell, TrainedCell)}
+                others, option = supporting - {cell.method for cell in refused}, "--methods "
+            rest = f"; {option}{','.join(sorted(others)).lower()} leaves such cells out" * bool(others)
             raise CellError(f"{next(iter(refused.values()))}{rest}")
         return list(changed)
 

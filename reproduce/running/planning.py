@@ -89,11 +89,13 @@ def read_plan(cells: Sequence[Cell], scale: str, options: GridOptions) -> Plan:
         compiled=options.compiled_as_recorded,
     )
     speeds = speed.collect_times(scan(options.root).records)
-    # A cell with another loader or precision is listed with the cell of the grid that it is a variant of.
-    exhibits = {meaning(cell): name for name, plan in reversed(PLANS.items()) for cell in plan(scale)}
+    # A cell with another loader, precision or timing is listed with the cell of the grid that it is a variant of.
+    texts = meaning, lambda cell: cell.text_without("loader", "precision", "timing")
+    exhibits = {text(cell): name for name, plan in reversed(PLANS.items()) for cell in plan(scale) for text in texts}
     plan: dict[str, list[Item]] = {name: [] for name in PLANS}
     for cell in cells:
-        plan[exhibits[meaning(cell)]].append(_item(cell, options, speeds, where))
+        name = next(exhibits[text(cell)] for text in texts if text(cell) in exhibits)
+        plan[name].append(_item(cell, options, speeds, where))
     return {name: items for name, items in plan.items() if items}
 
 

@@ -61,6 +61,13 @@ def test_plan_of_retries_threads_and_precision(root):
     assert " ".join(row.split()) == "digits revnet18 w8 backpropagation, petra 1,4,32 0 6 6 unknown"
 
 
+def test_plan_of_another_timing(root):
+    """Cells with a timing that no plan has are listed with those of the plan; other methods are named."""
+    lines = plan(root, "--timing", "1f1b+0.3", "--only", "method=petra").output.splitlines()
+    assert lines[1] == "accuracy:"
+    assert plan(root, "--timing", "1f1b").output.endswith("; --methods petra leaves such cells out\n")
+
+
 def test_plan_reports_cells_that_cannot_run(root):
     """Unreadable and out-of-memory cells are reported as cells that cannot run, not as done."""
     for cell in CELLS[4:]:
