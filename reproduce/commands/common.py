@@ -52,7 +52,7 @@ def check_files(record: Path, trace: Path | None, tensorboard: Path | None) -> N
     """
     try:
         check_free(record)
-    except RecordError as error:
+    except (RecordError, OSError) as error:
         raise click.UsageError(f"--output: {error}") from error
     for option, file in (("--output", record), ("--trace", trace), ("--tensorboard", tensorboard)):
         if file is not None:

@@ -45,8 +45,6 @@ class UserPath(click.Path):
             closed = expanded.is_dir() and not os.access(expanded, os.R_OK | os.X_OK)
         except OSError as error:
             closed = error.errno in (errno.EACCES, errno.EPERM)
-            if not closed:
-                self.fail(f"{str(expanded)!r}: {error.strerror}; name another one", param, ctx)
         if closed:
             fix = "let this user read it (docs/running.md, several users), or name another one"
             self.fail(f"no permission to read {str(expanded)!r}: {fix}", param, ctx)
