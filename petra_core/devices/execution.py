@@ -49,8 +49,7 @@ class SequentialExecutor:
             sent += new if self.after_action is None else self.after_action(worker, action, new)
         except Exception as error:
             if "modified by an inplace operation" in str(error):
-                why = "methods that keep graphs run later forwards before the backward: a module that writes a tensor "
-                error.add_note(f"{why}which its graph needs, such as a buffer, must replace it: self.mean = new_mean")
+                error.add_note("a later forward wrote the tensor; replace such a buffer (self.mean = new_mean) instead")
             error.add_note(f"in {action.kind.name.lower()} {action.number} of stage {worker.index}")
             raise
 

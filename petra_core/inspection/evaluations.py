@@ -198,10 +198,10 @@ class BlockInspection:
             for weight in reads.aliased:
                 self._report_unreplaced(weight)
         for origin, name in reads.foreign.items():
-            what = f"reads a tensor that stage {origin.index} has computed or received, in {name}, and that did not "
+            what = f"reads in {name} a tensor of stage {origin.index} that did not arrive as a stream"
             remedy = "a tensor kept in an attribute, a list or a closure belongs to another micro-batch by then: "
             remedy += f"return it from stage {origin.index} as one more stream and pass it on"
-            self._report(f"{what}arrive as a stream", remedy)
+            self._report(what, remedy)
 
     @contextlib.contextmanager
     def _watch_writes(self, inputs: Streams) -> Iterator[None]:
@@ -222,9 +222,9 @@ class BlockInspection:
             self._report(what, remedy)
         for name, weight in weights.items():
             if str(before[name]) != str(_projections(weight)):
-                remedy = "its backward evaluates the forward again, or with stashed weights, so the write would be "
-                remedy += "repeated or lost: make it a buffer that this forward does not read, or write it in "
-                self._report("is written in the forward", f"{remedy}before_update", parameter=name)
+                remedy = "evaluations for backwards or with stashed weights repeat or lose the write: make it a buffer "
+                remedy += "that this forward does not read, or write it in before_update"
+                self._report("is written in the forward", remedy, parameter=name)
 
     @contextlib.contextmanager
     def _function_outputs(self, outputs: list[Any]) -> Iterator[None]:
@@ -264,8 +264,8 @@ class BlockInspection:
             if difference > allowed:  # false for nan, for which `NonFiniteError` is raised later
                 what = "gives another output in its backward than in its forward, with the same weights (relative "
                 what += f"difference {difference:.1g}, allowed {allowed:.1g}), so it depends on something that has "
-                what += "changed since then, such as a number, array or tensor that a module keeps in an attribute, a "
-                self._report(f"{what}list or a closure", f"{PURE}; pass what another stage needs to it as a stream")
+                what += "changed since then, such as a value in an attribute, a list or a closure"
+                self._report(what, f"{PURE}; pass what another stage needs to it as a stream")
 
     def inspect_forward(
         self, inputs: Streams, outputs: Streams, tape: Tape | None, weights: StageWeights, again: Evaluate
@@ -432,19 +432,19 @@ class BlockInspection:
         elif owner is not None and owner[0] == self.index:
             self._report_unreplaced(leaf)
         elif owner is not None:
-            what = f"depends on parameter {owner[1]} of stage {owner[0]} through a tensor that did not arrive as a "
-            remedy = f"tensors pass between stages only as streams: return it from stage {owner[0]} as one more "
-            self._report(f"{what}stream", f"{remedy}stream, and use each parameter in one stage")
+            what = f"depends on parameter {owner[1]} of stage {owner[0]} through a tensor that is not a stream"
+            remedy = f"return it from stage {owner[0]} as one more stream, and use each parameter in one stage"
+            self._report(what, remedy)
         else:
             what = f"depends on a tensor of shape {tuple(leaf.shape)} that requires a gradient and is not among its "
             what += f"parameters ({_place_of(leaf, self._stage)}), so it would never be trained"
-            remedy = "register it: as an nn.Parameter or nn.Module attribute, in an nn.ModuleList or nn.ParameterList, "
-            self._report(what, f"{remedy}or make the loss an nn.Module that has it; or detach() it")
+            remedy = "register it (attribute, ModuleList, ParameterList, or a loss that is a module), or detach() it"
+            self._report(what, remedy)
 
     def _report_unreplaced(self, parameter: Tensor) -> None:
         what = "is read past the module that it is registered in (a list, a closure, .data or another reference to it)"
-        remedy = "this method evaluates with stashed or predicted weights, which such a reference does not see: read "
-        self._report(what, f"{remedy}it as an attribute of its module", parameter=self._whole.owners[parameter][1])
+        remedy = "this method replaces weights, which such a reference misses: read it as an attribute of its module"
+        self._report(what, remedy, parameter=self._whole.owners[parameter][1])
 
     def _report(self, what: str, remedy: str, *, parameter: str | None = None) -> None:
         subject = "" if parameter is not None else f"{type(self._function).__name__} "

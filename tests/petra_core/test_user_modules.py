@@ -812,7 +812,7 @@ def test_buffer_that_a_later_forward_writes_raises_with_stage_and_remedy() -> No
     with pytest.raises(RuntimeError, match="modified by an inplace operation") as error:
         step(made(network(IMPURE["buffer"]), methods.DELAYED_GRADIENTS), 12)
     remedy, place = error.value.__notes__
-    assert remedy.endswith("must replace it: self.mean = new_mean")
+    assert remedy.endswith("replace such a buffer (self.mean = new_mean) instead")
     assert place == "in backward 1 of stage 2"
 
 
