@@ -331,6 +331,7 @@ def anneal(index: int, version: int, stage: Stage) -> None:
 
 def sharing_frozen() -> list[Stage]:
     """Return a network whose stages share a frozen module."""
+    torch.manual_seed(0)  # `network` does so later
     shared = nn.Linear(4, 4).requires_grad_(False)
     return network(lambda f: nn.Sequential(f, nn.Tanh(), shared))
 
