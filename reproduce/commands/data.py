@@ -215,5 +215,5 @@ def _errors() -> Iterator[None]:
     except (DataError, OSError) as error:  # an unwritable folder, for example
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
-        click.echo("stopped; partial files were removed, and the same command starts again", err=True)
+        click.echo("stopped; no partial files are left, and the same command starts again", err=True)
         sys.exit(128 + signal.SIGINT)
