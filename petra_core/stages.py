@@ -213,7 +213,7 @@ class BufferedStage(Stage):
 
     Args:
         module: A module that takes the value of the preceding stage (a tensor or a tuple of tensors) and returns a
-            tensor or a tuple of tensors.
+            tensor or a tuple of tensors. The next stage gets the tensor itself if the tuple has one.
 
     """
 
