@@ -17,6 +17,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -495,7 +496,9 @@ def train_over_ranks(case: Case) -> dict[int, Any]:
             p.load_state_dict(new)
             with pytest.raises(ValueError, match="over several processes"):
                 p.stagger()
-            case.train(p)
+            with mock.patch.object(p.executor, "waiting", wraps=p.executor.waiting) as waiting:
+                case.train(p)
+            assert {step for _, step in (call.args for call in waiting.mock_calls)} == set(range(case.count))
             states = p.state_dict()["workers"]
             return {index: states[index] for index in channel.stages}
 
