@@ -363,3 +363,14 @@ def test_resume_is_bitwise(name: str, method: Method, tmp_path: Path) -> None:
     """A resumed pipeline draws the same noise, and has the buffers and the graphs of micro-batches in flight."""
     _, stages, settings = RESUMED[name]
     assert_resumes_bitwise(lambda: made(stages(), method, **settings), batches(14), 7, tmp_path)
+
+
+@pytest.mark.parametrize("method", PIPELINED, ids=str)
+def test_only_kept_graphs_save_buffers_of_their_forwards(method: Method) -> None:
+    """Loading a state records kept graphs again. Other methods have no use for the buffers of earlier forwards."""
+    counting = computing(lambda m, x: m.f(x) + 0 * m.count.add_(1), count=lambda: nn.Buffer(torch.zeros(())))
+    p = made(network(counting), method, accumulation=8 if method.double_buffered else 1)
+    for x, y in batches(7):
+        p.step(x, y)
+    entries = [e for worker in p.state_dict()["workers"] for part in worker["parts"] for e in part["memory"]]
+    assert any("buffers" in entry for entry in entries) == method.keeps_graph
