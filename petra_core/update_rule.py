@@ -143,8 +143,9 @@ class UpdateRule:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `state_dict`."""
-        saved = zip(self.parameters, state.get("buffers", ()), strict=False)  # none in states of older versions
-        self.buffers = {parameter: buffer.to(parameter.device) for parameter, buffer in saved if buffer is not None}
+        saved = state.get("buffers", [None] * len(self.parameters))  # none in states of older versions
+        pairs = zip(self.parameters, saved, strict=True)
+        self.buffers = {parameter: buffer.to(parameter.device) for parameter, buffer in pairs if buffer is not None}
 
 
 class StageRules:
