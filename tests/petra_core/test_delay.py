@@ -280,7 +280,7 @@ def test_rule_without_gradient_is_refused(returned: Any) -> None:
 
     class Forgetful(UpdateRule):
         def gradient(self, parameter: Tensor, gradient: Tensor, forward_weight: Tensor) -> Tensor:
-            return returned  # type: ignore[no-any-return]
+            return returned  # type: ignore[no-any-return]  # no gradient, on purpose
 
     with pytest.raises(ValueError, match=r"gradient of the delay rule 'Forgetful' returned .*, expected a tensor of"):
         toys.train(make_with_rule(Forgetful()), toys.batches(8))
