@@ -4,7 +4,6 @@ Modules that convert and verify are imported where they are used, so that listin
 """
 
 import platform
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -216,4 +215,4 @@ def _errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
         click.echo("stopped; no partial files are left, and the same command starts again", err=True)
-        sys.exit(128 + signal.SIGINT)
+        raise  # the group of commands ends with the exit code
