@@ -46,6 +46,8 @@ class Cell(abc.ABC):
                 check_choice(name, value, described.choices)
             if described.least is not None and value < described.least:
                 raise CellError(f"{name} must be at least {described.least}, got {value}")
+            if described.most is not None and value > described.most:
+                raise CellError(f"{name} must be at most {described.most}, got {value}")
         try:
             self._check()
         except ValueError as error:  # includes the checks of the engine

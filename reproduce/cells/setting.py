@@ -37,6 +37,7 @@ class Setting:
         spellings: Spelled value -> value of the field, if they differ.
         listed: Values that the help lists, if others are allowed or spelled differently.
         least: Smallest allowed number, or None.
+        most: Largest allowed number, or None.
         minutes: Whether the number is a time in minutes.
         parse: Function from the text of the option to the value, or None for the usual one of its type.
         file: Whether the path is that of a file, and not of a folder.
@@ -55,6 +56,7 @@ class Setting:
     spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     listed: tuple[str, ...] = ()
     least: int | None = None
+    most: int | None = None
     minutes: bool = False
     parse: Callable[[str], Any] | None = None
     file: bool = False

@@ -283,7 +283,7 @@ def _type(setting: Setting, hint: Any, *, checked_later: bool) -> Any:
     if hint is Path:
         return FILE if setting.file else FOLDER
     if hint is int and setting.least is not None and not checked_later:
-        return click.IntRange(setting.least)
+        return click.IntRange(setting.least, setting.most)
     if hint == tuple[str, ...]:
         return str if setting.whole else LIST
     return {tuple[int, ...]: numbers, int | str: streams}.get(hint, hint)

@@ -43,7 +43,7 @@ class RunOptions:
 
     """
 
-    threads: int = setting(WHERE, default=1, least=1)
+    threads: int = setting(WHERE, default=1, least=1, most=1024)
     data_root: Path = setting(WHERE, default=DEFAULT_ROOT)
     data_workers: int = setting(WHERE, default=0, least=1, rule=f"cores / processes, at most {DATA_WORKERS}")
     checkpoint_minutes: float = setting(HOW, default=5.0, minutes=True, least=0)
