@@ -15,7 +15,6 @@ This module does not need torch.
 """
 
 import copy
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -97,7 +96,7 @@ class UpdateRule:
             rate: Factor that the rule of the update applied to the learning rate in the last update.
 
         Returns:
-            New leaf tensors that require gradients, by name. None for the current weights.
+            New tensors in new memory, one for each of `weights`, by name. None for the current weights.
 
         """
         return None
@@ -110,7 +109,7 @@ class UpdateRule:
             delay: The delay, which may be 0.
 
         Returns:
-            Leaf tensors that require gradients, by name. None for the current weights.
+            New tensors in new memory, one for each of `weights`, by name. None for the current weights.
 
         """
         return None
@@ -169,8 +168,8 @@ class StageRules:
             next((rule for rule in self._rules if rule.overrides(hook)), plain) for hook in HOOKS
         )
         self.predicts, self.replaces, self.corrects = forward is not plain, backward is not plain, gradient is not plain
-        self.backward_weights, self.step = backward.backward_weights, step.step
-        self._forward, self._gradient, self._stepping = forward, gradient, step
+        self.step = step.step
+        self._forward, self._backward, self._gradient, self._stepping = forward, backward, gradient, step
         self._initial = copy.deepcopy(self.state_dict())
 
     def restart(self) -> None:
@@ -182,22 +181,18 @@ class StageRules:
         return bool(self._rules)
 
     def forward_weights(self, weights: "Mapping[str, Tensor]", updates: int) -> "dict[str, Tensor] | None":
-        """Return the weights of a forward, as `UpdateRule.forward_weights` does."""
-        return self._forward.forward_weights(weights, updates, self._stepping.rate)
+        """Return the weights of a forward as graph leaves, as `UpdateRule.forward_weights` does."""
+        given = self._forward.forward_weights(weights, updates, self._stepping.rate)
+        return _leaves(self._forward, "forward_weights", weights, given)
+
+    def backward_weights(self, weights: "Mapping[str, Tensor]", delay: int) -> "dict[str, Tensor] | None":
+        """Return the weights of a backward as graph leaves, as `UpdateRule.backward_weights` does."""
+        return _leaves(self._backward, "backward_weights", weights, self._backward.backward_weights(weights, delay))
 
     def gradient(self, parameter: "Tensor", gradient: "Tensor", forward_weight: "Tensor") -> "Tensor":
-        """Return the corrected gradient, as `UpdateRule.gradient` does.
-
-        Raises:
-            ValueError: If the rule returns something else. The optimizer would skip a parameter with the gradient None.
-
-        """
+        """Return the corrected gradient, as `UpdateRule.gradient` does."""
         corrected = self._gradient.gradient(parameter, gradient, forward_weight)
-        if (got := getattr(corrected, "shape", corrected)) != gradient.shape:
-            raise ValueError(
-                f"the hook gradient of the delay rule {self._gradient.name!r} returned {got}, expected a tensor of "
-                f"{gradient.shape}; return the corrected gradient"
-            )
+        _check_result(self._gradient, "gradient", {"a gradient": gradient}, {"a gradient": corrected})
         return corrected
 
     def __iter__(self) -> Iterator[UpdateRule]:
@@ -223,6 +218,24 @@ class StageRules:
             rule.load_state_dict(states[rule.name])
 
 
+def _leaves(
+    rule: UpdateRule, hook: str, weights: "Mapping[str, Tensor]", given: "Mapping[str, Tensor] | None"
+) -> "dict[str, Tensor] | None":
+    if given is None:
+        return None
+    _check_result(rule, hook, weights, given)
+    return {name: given[name].detach().requires_grad_() for name in weights}
+
+
+def _check_result(rule: UpdateRule, hook: str, wanted: "Mapping[str, Tensor]", given: "Mapping[str, Any]") -> None:
+    for name, tensor in wanted.items():
+        if (got := getattr(given.get(name), "shape", given.get(name))) != tensor.shape:
+            raise ValueError(
+                f"the hook {hook} of the delay rule {rule.name!r} returned {got} for {name}, expected a tensor of "
+                f"{tensor.shape}; return one of that shape"
+            )
+
+
 def check_rules(rules: Any, method: Method) -> tuple[UpdateRule, ...]:
     """Return the rules of a pipeline in the order of the hooks that they override.
 
@@ -240,8 +253,6 @@ def check_rules(rules: Any, method: Method) -> tuple[UpdateRule, ...]:
             f"delay is {rules!r}, a {type(rules).__name__}; give a list of rules, such as [petra_core.delay.GapAware()]"
         )
     for rule in rules:
-        if inspect.isclass(rule) and issubclass(rule, UpdateRule):
-            raise TypeError(f"delay has the class {rule.__name__}; give an object: {rule.__name__}()")
         if not isinstance(rule, UpdateRule):
             raise TypeError(
                 f"delay has {rule!r}, a {type(rule).__name__}; give rules, such as petra_core.delay.GapAware() or "

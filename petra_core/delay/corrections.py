@@ -128,11 +128,8 @@ class Average(Correction):
     def backward_weights(self, weights: "Mapping[str, Tensor]", delay: int) -> "dict[str, Tensor] | None":
         if not delay:
             return None
-        return {
-            # A weight without a buffer is not in the optimizer, so it is never updated.
-            name: (weight.data - delay * self.buffers.get(weight, 0)).requires_grad_()
-            for name, weight in weights.items()
-        }
+        # A weight without a buffer is not in the optimizer, so it is never updated.
+        return {name: weight - delay * self.buffers.get(weight, 0) for name, weight in weights.items()}
 
     def step(self, delay: float) -> None:
         before = [parameter.detach().clone() for parameter in self.parameters]

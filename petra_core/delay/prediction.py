@@ -55,7 +55,7 @@ class PredictedWeights(UpdateRule):
         if not any(weight in motions for weight in weights.values()):
             return None
         return {
-            name: (weight.data - rate * motions[weight] if weight in motions else weight.data.clone()).requires_grad_()
+            name: weight - rate * motions[weight] if weight in motions else weight.clone()
             for name, weight in weights.items()
         }
 

@@ -382,9 +382,7 @@ class BlockInspection:
             what = f"changes the tensor {key!r} of a {type(module).__name__} in every evaluation, which is not a buffer"
             remedy = "register it with register_buffer: such an evaluation changes only copies of buffers"
             if key == "_buffers":
-                what = (
-                    f"writes a buffer of a {type(module).__name__} through another reference to it (a closure, a list)"
-                )
+                what = f"writes a buffer of a {type(module).__name__} through another reference (a closure, a list)"
                 remedy = "access it as an attribute of its module: such an evaluation replaces buffers there by copies"
             self._report(f"{what}, so the evaluation for a backward would change it a second time", remedy)
 

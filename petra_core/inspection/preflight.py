@@ -182,7 +182,6 @@ def _compare(
         difference = float((gradient - expected).abs().max())
         if not difference <= tolerance * scale:
             what = f"has another gradient than by plain autograd (relative difference {difference / (scale or 1):.1g})"
-            findings.append(
-                Finding(index, name, what, "see the other findings; without any, compare with BACKPROPAGATION")
-            )
+            remedy = "see the other findings; without any, compare with BACKPROPAGATION"
+            findings.append(Finding(index, name, what, remedy))
     return findings

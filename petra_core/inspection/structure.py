@@ -44,11 +44,8 @@ class Structure:
             if isinstance(member, Tensor):
                 name = next(name for name, parameter, _ in self._parameters if parameter is member)
                 raise self._error(name, "was replaced after the pipeline was made, so the new one is not trained")
-            raise self._error(
-                None,
-                f"module {key!r} ({type(member).__name__}) was replaced after the pipeline was made, so the parameters "
-                f"of the new one are not trained",
-            )
+            what = f"module {key!r} ({type(member).__name__}) was replaced after the pipeline was made, so the "
+            raise self._error(None, f"{what}parameters of the new one are not trained")
         known = {parameter for _, parameter, _ in self._parameters}
         if added := [name for name, parameter in self._stage.named_parameters() if parameter not in known]:
             raise self._error(added[0], "was added after the pipeline was made, so it is not trained")

@@ -284,3 +284,35 @@ def test_rule_without_gradient_is_refused(returned: Any) -> None:
 
     with pytest.raises(ValueError, match=r"gradient of the delay rule 'Forgetful' returned .*, expected a tensor of"):
         toys.train(make_with_rule(Forgetful()), toys.batches(8))
+
+
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DELAYED_GRADIENTS], ids=str)
+def test_rule_may_return_weights_without_graph_leaves(method: Method) -> None:
+    """The engine makes leaves of the tensors of a rule, so a rule may compute them under no_grad, and in any order."""
+
+    class Leaves(UpdateRule):
+        def forward_weights(self, weights: Any, updates: int, rate: float) -> Any:
+            return {name: (0.9**updates * weight).detach().requires_grad_() for name, weight in weights.items()}
+
+    class Plain(UpdateRule):
+        def forward_weights(self, weights: Any, updates: int, rate: float) -> Any:
+            return {name: 0.9**updates * weights[name] for name in reversed([*weights])}
+
+    losses = [
+        toys.train(Pipeline(toys.network(4), method, optimizer=sgd(0.05), delay=[rule()]), toys.batches(12))
+        for rule in (Leaves, Plain)
+    ]
+    assert_bitwise_equal(*losses)
+
+
+@pytest.mark.parametrize("hook", ["forward_weights", "backward_weights"])
+@pytest.mark.parametrize("missing", [True, False])
+def test_rule_with_wrong_weights_is_refused(hook: str, missing: bool) -> None:
+    """A rule must return a tensor of the shape of every parameter."""
+
+    def wrong(self: UpdateRule, weights: Any, *_: Any) -> Any:
+        return {} if missing else {name: weight[:1] for name, weight in weights.items()}
+
+    rule = type("Wrong", (UpdateRule,), {hook: wrong})()
+    with pytest.raises(ValueError, match=f"the hook {hook} of the delay rule 'Wrong' returned .*, expected a tensor"):
+        toys.train(make_with_rule(rule), toys.batches(8))
