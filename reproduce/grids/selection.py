@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from petra_core.methods import ALL
 from reproduce.cells import catalogue
 from reproduce.cells import timing as timings
 from reproduce.cells.base import near_matches
@@ -18,6 +19,7 @@ from reproduce.grids.plans import IN_ORDER, PLANS
 
 #: Field of a selection -> setting of a cell.
 CONDITIONS = {"models": "model", "methods": "method", "k": "accumulation", "datasets": "dataset"}
+_PIPELINED = {method.name for method in ALL if method.pipelined}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,33 +95,41 @@ class Selection:
         yield f"--seeds {','.join(seeds)}", "seed", _first(seeds[0], grid) if len(seeds) == 1 else seeds
         yield from (_condition(text, grid) for text in self.only)
 
-    def variants(self, cells: Iterable[Cell]) -> list[Cell]:
+    def variants(self, cells: Sequence[Cell]) -> list[Cell]:
         """Return the cells with the other loader, precision or timing. They are then different cells.
+
+        A timing leaves cells unchanged whose method is not pipelined.
 
         Raises:
             CellError: A data set has no such loader, or the precision or timing is unknown, or a cell does not support
-                it.
+                it, or no cell has a pipelined method and a timing is given.
 
         """
-        given = {"loader": self.loader, "precision": self.precision}
-        given["timing"] = self.timing and timings.canonical(self.timing)
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value}
+        changes = {"loader": self.loader, "precision": self.precision}
+        timing = self.timing and timings.canonical(self.timing)
+        timed = {cell for cell in cells if isinstance(cell, TrainedCell) and cell.method in _PIPELINED}
+        if timing and not timed:
+            raise CellError(f"--timing {timing}: no selected cell has a pipelined method; leave it out")
         changed: dict[Cell, None] = {}
-        refused: dict[TrainedCell, str] = {}
+        refused: dict[Cell, str] = {}
         for cell in cells:
-            if not isinstance(cell, TrainedCell):
-                changed[cell] = None
-                continue
+            given: dict[str, Any] = {}
+            if isinstance(cell, TrainedCell):
+                given = {name: value for name, value in changes.items() if value}
+            if timing and cell in timed:
+                given["timing"] = timing
             try:
-                changed[dataclasses.replace(cell, **changes) if changes else cell] = None
+                changed[dataclasses.replace(cell, **given) if given else cell] = None
             except CellError as error:
                 refused[cell] = f"{cell.name}: {error}"
         if refused:
             kinds, option = {cell.kind for cell in changed}, "--only kind="
             others = kinds - {cell.kind for cell in refused}
             if not kinds.isdisjoint(cell.kind for cell in refused):  # only some methods support it
-                supporting = {cell.method for cell in changed if isinstance(cell, TrainedCell)}
-                others, option = supporting - {cell.method for cell in refused}, "--methods "
+                supporting, refusing = (
+                    {c.method for c in group if isinstance(c, TrainedCell)} for group in (changed, refused)
+                )
+                others, option = supporting - refusing, "--methods "
             rest = f"; {option}{','.join(sorted(others)).lower()} leaves such cells out" * bool(others)
             raise CellError(f"{next(iter(refused.values()))}{rest}")
         return list(changed)
