@@ -28,6 +28,7 @@ from reproduce.text import conjunction, count
 
 SHORT = 12  # in epochs; the paper trains for 300
 OUTCOME = "final_accuracy"
+Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,11 @@ def primaries(frames: Frames) -> list[Primary]:
     return [replace(comparison, corrected=corrected[place]) for place, comparison in enumerate(found)]
 
 
-def compare_with(frames: Frames, title: str, method: str) -> Primary:
-    """Compare the first side of a declared comparison with another method, which is exploratory."""
+def compare_variant(frames: Frames, title: str, first: Settings, second: Settings) -> Primary:
+    """Compare the sides of a declared comparison with other settings, which is exploratory."""
     declared = next(comparison for comparison in read_declaration()["comparisons"] if comparison["title"] == title)
-    return _compare(frames, **declared | {"second": declared["second"] | {"method": method}})
+    changed = {"first": declared["first"] | first, "second": declared["second"] | second}
+    return _compare(frames, **declared | changed)
 
 
 def _compare(

@@ -21,7 +21,7 @@ from reproduce.cells.networks import title_of, title_of_convolutional
 from reproduce.exhibits import length
 from reproduce.exhibits._exhibit import run_sets, text_of
 from reproduce.exhibits.figure5 import count_reconstructing
-from reproduce.exhibits.primary import Primary, compare_with, primaries
+from reproduce.exhibits.primary import Primary, compare_variant, primaries
 from reproduce.exhibits.staleness import number_of_devices
 from reproduce.exhibits.table2 import BEST
 from reproduce.grids.grid import cells_of
@@ -109,7 +109,7 @@ def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
     width = f" at 1/{PAPER_WIDTH // cell.width} of the paper's width" * (cell.width < PAPER_WIDTH)
     network = title_of(cell).partition(",")[0]
     trails = text_of("headline", "trails", network=f"{network}{width}", k=VARIANT.k, listed=conjunction(listed))
-    chain = compare_with(frames, OF_CHAIN, BACKPROPAGATION)
+    chain = compare_variant(frames, OF_CHAIN, {}, {"method": BACKPROPAGATION})
     figure, sooner = _accuracy(frames, run_set)
     parts = (trails, sooner, _state_published_gaps(), _reconstruction(frames, run_set, chain), _at_paper_scale(frames))
     yield Answer(_title(_certain(known), network, chain), figure, " ".join(filter(None, parts)), "length")
@@ -173,10 +173,21 @@ def _reconstruction(frames: Frames, run_set: RunSet, chain: Primary) -> str:
         text = text_of("headline", "delayed", epochs=of_delayed.epochs, gap=gap, seen=_seen(of_delayed), where=where)
     if of_chain.accuracy.estimate and (exact := chain.accuracy.estimate):
         behind, cost = (format_difference(gap, trailing=True) for gap in (chain.accuracy, of_chain.accuracy))
-        sides = " and ".join(map(str, dict.fromkeys(exact.counts)))
-        deep = text_of("headline", "chain", epochs=of_chain.epochs, behind=behind, cost=cost, runs=sides)
-        return f"{text} {deep}"
+        runs = f" ({' and '.join(map(str, dict.fromkeys(exact.counts)))} runs each)" * (max(exact.counts) > 1)
+        deep = text_of("headline", "chain", epochs=of_chain.epochs, behind=behind, cost=cost, runs=runs)
+        return f"{text} {deep}{_at_half_the_staleness(frames)}"
     return f"{text} {text_of('headline', 'no_chain')}"
+
+
+def _at_half_the_staleness(frames: Frames) -> str:
+    """State the differences on the chain under asynchronous 1F1B, if it has been run."""
+    asynchronous = {"timing": timing.ONE_F_ONE_B}
+    behind = compare_variant(frames, OF_CHAIN, asynchronous, {"method": BACKPROPAGATION}).accuracy
+    cost = compare_variant(frames, OF_CHAIN, asynchronous, asynchronous).accuracy
+    if not (behind.estimate and cost.estimate):
+        return ""
+    points = {name: format_difference(gap, trailing=True) for name, gap in (("behind", behind), ("cost", cost))}
+    return " " + text_of("headline", "half", **points)
 
 
 def _after_short_training(frames: Frames, run_set: RunSet) -> str:

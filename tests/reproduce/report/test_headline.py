@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from petra_core import methods
-from reproduce.exhibits.primary import Primary, compare_with
+from reproduce.exhibits.primary import Primary, compare_variant
 from reproduce.grids.plans import length, staleness
 from reproduce.presentation.compare import SeedSample
 from reproduce.records import benchmarks
@@ -28,7 +28,7 @@ def answer(root: Path) -> Answer:
 
 def no_chain(root: Path) -> Primary:
     """Return the comparison on the chain of 16 without any runs."""
-    return compare_with(Frames(read(root)), OF_CHAIN, methods.BACKPROPAGATION.name)
+    return compare_variant(Frames(read(root)), OF_CHAIN, {}, {"method": methods.BACKPROPAGATION.name})
 
 
 def test_first_screen_is_empty_without_records(tmp_path: Path) -> None:
@@ -116,3 +116,19 @@ def test_measured_speeds_are_ratios_for_every_network(tmp_path: Path) -> None:
         assert f"PETRA {record.spread(comparison).median:.2f}, 1F1B" in text
         assert f"({title}, width 32)" in text
     assert _state_measured_speeds(Frames(read(tmp_path))) == ""
+
+
+def test_chain_is_stated_at_both_timings(tmp_path: Path) -> None:
+    """The first answer has the differences on the chain in lockstep, and under asynchronous 1F1B if they are known."""
+    for method, accuracy in ((methods.BACKPROPAGATION, 88.0), (methods.PETRA, 87.3)):
+        train(tmp_path, method, 27, accuracy)
+    accuracies = {("BACKPROPAGATION", "lockstep"): 76.0, ("PETRA", "lockstep"): 68.0, ("DSP", "lockstep"): 72.0}
+    accuracies |= {("PETRA", "1f1b"): 74.0, ("DSP", "1f1b"): 74.5}
+    chain = [cell for cell in staleness.longer() if cell.model == staleness.CHAIN]
+    for timing, sentence in (("lockstep", "keeps its inputs, by 3."), ("1f1b", "trails the two by 1.")):
+        assert sentence not in answer(tmp_path).text
+        for cell in chain:
+            accuracy = accuracies.get((cell.method, cell.timing))
+            if accuracy is not None and cell.timing == timing and cell.seed == 0:
+                fake_records.train(cell, tmp_path, accuracy)
+        assert sentence in answer(tmp_path).text
