@@ -144,7 +144,7 @@ class Channel:
         """
         return []
 
-    def wait_all(self) -> None:
+    def close(self) -> None:
         """Wait until all sent messages have arrived. Later messages may have other shapes.
 
         No micro-batch may be in flight.

@@ -314,7 +314,7 @@ class Pipeline:
         self._done = [self.micro_batches] * len(self.workers)
         self._broken = False
         self._look_at_losses()
-        self.channel.wait_all()
+        self.channel.close()
         self.shapes = None
         for worker in self.workers:
             for part in worker.parts:

@@ -145,9 +145,7 @@ def describe_stage(stage: Stage) -> dict[str, Any]:
     """Return the types of a stage's blocks, and each parameter's shape, dtype and whether it is trained."""
     return {
         "blocks": [type(part).__name__ for part in stage.parts()],
-        "parameters": [
-            [tuple(p.shape), p.dtype, "trained" if p.requires_grad else "frozen"] for p in stage.parameters()
-        ],
+        "parameters": [[[*p.shape], p.dtype, "trained" if p.requires_grad else "frozen"] for p in stage.parameters()],
     }
 
 

@@ -210,12 +210,8 @@ class ProcessChannel(Channel):
     def close(self) -> None:
         """Wait until all sent messages have arrived. Call this before destroying the process group.
 
-        Messages that have arrived but were not collected are lost.
+        Messages that have arrived but were not collected are lost. Later messages may have another layout.
         """
-        self.wait_all()
-
-    def wait_all(self) -> None:
-        """Wait until all sent messages have arrived. Later messages may have another layout."""
         for border in (self._above, self._below):  # the rank above first, because the neighbours wait for it
             if border is not None:
                 border.receiver.close()

@@ -13,6 +13,9 @@ from petra_core.ledger import storage_of
 from petra_core.optimizers import required_arguments
 from petra_core.stages import HeadStage, ReversibleStage, Stage
 
+#: Wrappers that combine the gradients of several processes in hooks that only a call of `backward` reaches.
+SYNCHRONIZED = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
+
 
 def check_stages(stages: Sequence[Stage]) -> None:
     """Check that the stages form a pipeline.
@@ -57,9 +60,8 @@ def _check_memory(stages: Sequence[Stage]) -> None:
     storages: dict[tuple[int, torch.dtype], dict[nn.Parameter, str]] = {}
     for index, stage in enumerate(stages):
         for name, parameter in stage.named_parameters():
-            storages.setdefault((storage_of(parameter), parameter.dtype), {}).setdefault(
-                parameter, f"{name} of stage {index}"
-            )
+            sharing = storages.setdefault((storage_of(parameter), parameter.dtype), {})
+            sharing.setdefault(parameter, f"{name} of stage {index}")
     for parameters in storages.values():
         if len(parameters) == 1 or not any(parameter.requires_grad for parameter in parameters):
             continue
@@ -116,6 +118,11 @@ def _check_part(part: Stage, place: tuple[int, int], owners: dict[nn.Parameter |
                 f"which makes another network"
             )
     for name, module in part.named_modules():
+        if synchronized := SYNCHRONIZED.intersection(kind.__name__ for kind in type(module).__mro__):
+            raise ValueError(
+                f"{name} of stage {index} is a {synchronized.pop()}, whose hooks on gradients are never called, so "
+                f"replicas would train apart; give the plain module, and average gradients in before_update"
+            )
         tracks = isinstance(module, _NormBase) and module.track_running_stats
         if tracks and (first := owners.setdefault(module, place)[0]) != index:
             raise ValueError(

@@ -8,7 +8,6 @@ with the method for some micro-batches, inspects the first ones as in every pipe
 compares the gradients of the first update with those of autograd on the plain network.
 """
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -169,7 +168,7 @@ def _compare(
 ) -> list[Finding]:
     """Return findings for parameters whose first mean gradient differs from that of plain autograd."""
     findings = []
-    largest = functools.reduce(max, (float(gradient.abs().max()) for gradient in wanted.values()), 0.0)
+    largest = max((float(gradient.abs().max()) for gradient in wanted.values()), default=0.0)
     for index, name in sorted(first.keys() | wanted.keys()):
         if (index, name) not in first or (index, name) not in wanted:
             has, has_not = ("autograd", "the pipeline") if (index, name) in wanted else ("the pipeline", "autograd")
