@@ -5,6 +5,10 @@ occur again, such as a missing data set or a non-finite loss. Here the exit code
 failure ends the run immediately. All processes are restarted from the last checkpoint only if one was killed or lost
 its connection to another one.
 
+With the settings `rdzv_backend="c10d"` and `rdzv_endpoint="localhost:0"` and two processes, `elastic_launch` of torch
+2.15, the Python interface of torchrun, was seen to listen on two ports of all addresses, although the endpoint is
+localhost. It restarts after final failures as well, and its workers continue after the launcher is killed.
+
 When one process fails, all others lose their connection to it, and with R replicas, R heads see the same non-finite
 loss. Only the first process that reports a failure prints a message. It leaves a mark that silences the others: in a
 folder of this launch or, under torchrun, in the store of the rendezvous.
