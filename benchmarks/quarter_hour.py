@@ -49,13 +49,13 @@ from typing import Any, NamedTuple
 from benchmarks.arguments import path, positive
 from petra_core.files import replacing
 from reproduce.cells.kinds import Cell
+from reproduce.distributed.interrupts import Interrupt
 from reproduce.grids.grid import grid_of
 from reproduce.grids.selection import Selection
 from reproduce.records import locks, provenance, speed
 from reproduce.records.record import DEFAULT_ROOT, Record, Run, scan
 from reproduce.records.storage import write_atomically, write_json
 from reproduce.running import devices
-from reproduce.running.interrupts import Interrupt
 
 ROOT = Path(__file__).resolve().parents[1]
 ARCHIVE, CACHE = "quarter-hour.tar.gz", "inductor.tar.gz"

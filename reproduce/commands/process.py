@@ -15,6 +15,7 @@ from reproduce.commands.common import check_files
 from reproduce.commands.train_options import TrainOptions
 from reproduce.distributed import launch_env, partitioning
 from reproduce.distributed.group import SINGLE_PROCESS, Group, UnsupportedError
+from reproduce.distributed.interrupts import Interrupt
 from reproduce.distributed.launch import LOST, Failure, first_to_report, launcher_gone
 from reproduce.distributed.trace_file import TraceFile
 from reproduce.measures.context import Context, Observer, Stopped
@@ -24,7 +25,6 @@ from reproduce.records.record import Record
 from reproduce.records.run import State, Status
 from reproduce.running import devices
 from reproduce.running.execution import FIXABLE, execute
-from reproduce.running.interrupts import Interrupt
 from reproduce.running.progress import EventFiles, Observers, TrainingBar
 from reproduce.running.worker import POLL_SECONDS
 from reproduce.text import conjunction, count

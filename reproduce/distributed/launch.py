@@ -37,6 +37,8 @@ from typing import IO, Any
 
 import click
 
+from reproduce.distributed.interrupts import Interrupt
+
 LOST = 75  # exit code of a process that lost the connection to another one (EX_TEMPFAIL of sysexits.h)
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5.0  # time between the failure of one process and the killing of the others
@@ -99,15 +101,15 @@ def launch(processes: int, arguments: Sequence[str], *, restarts: int) -> int:
         the first process with a final failure.
 
     """
-    with _signals() as received:
+    with Interrupt() as interrupt:
         for attempt in range(restarts + 1):
             with tempfile.TemporaryDirectory(prefix="petra-") as marks:
                 Path(marks, SECRET).write_bytes(secrets.token_bytes(32))
-                code = _attempt(processes, arguments, marks, received)
+                code = _attempt(processes, arguments, marks, interrupt)
             if code != LOST:
                 return code
-            if received:  # a signal arrived while the last process ended
-                return 128 + received[0]
+            if interrupt.received:  # a signal arrived while the last process ended
+                return interrupt.exit_code
             if attempt < restarts:
                 again = f"({attempt + 1} of {restarts})"
                 click.echo(f"a process was lost: all restart from the last checkpoint {again}", err=True)
@@ -176,7 +178,7 @@ def _in_group() -> bool:
     return dist is not None and dist.is_available() and dist.is_initialized()
 
 
-def _attempt(processes: int, arguments: Sequence[str], marks: str, received: Sequence[int]) -> int:
+def _attempt(processes: int, arguments: Sequence[str], marks: str, interrupt: Interrupt) -> int:
     root = str(Path(__file__).resolve().parents[2])
     children: list[subprocess.Popen[bytes]] = []
     try:
@@ -193,7 +195,7 @@ def _attempt(processes: int, arguments: Sequence[str], marks: str, received: Seq
             command = [sys.executable, "-m", "reproduce", *arguments]
             # A separate session, so that only this process receives Ctrl-C and forwards it once.
             children.append(subprocess.Popen(command, env=environment, start_new_session=True))
-        return _watch(children, received)
+        return _watch(children, interrupt)
     finally:
         for process in children:
             if process.poll() is None:
@@ -201,22 +203,7 @@ def _attempt(processes: int, arguments: Sequence[str], marks: str, received: Seq
             process.wait()
 
 
-@contextlib.contextmanager
-def _signals() -> Iterator[Sequence[int]]:
-    """Record SIGINT, SIGTERM and SIGHUP in a list instead of ending the process."""
-    received: list[int] = []
-    handled = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # a terminal was closed; `nohup` ignores this signal
-        handled.append(signal.SIGHUP)
-    before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in handled}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _watch(children: Sequence[subprocess.Popen[bytes]], received: Sequence[int]) -> int:
+def _watch(children: Sequence[subprocess.Popen[bytes]], interrupt: Interrupt) -> int:
     """Wait until all processes have ended, and return the common exit code.
 
     If one fails, the others get `GRACE_SECONDS` to end by themselves.
@@ -225,25 +212,24 @@ def _watch(children: Sequence[subprocess.Popen[bytes]], received: Sequence[int])
     deadline = None
     while True:
         codes = [process.poll() for process in children]
-        if received and not passed_on:
+        if (received := interrupt.received) and not passed_on:
             passed_on = True
             for process in children:
                 if process.poll() is None:
-                    process.send_signal(signal.SIGTERM if received[0] == signal.SIGHUP else received[0])
+                    process.send_signal(signal.SIGTERM if received == signal.SIGHUP else received)
         bad = [code for code in codes if code]
         if bad and deadline is None:
             deadline = time.monotonic() + (GRACE_SECONDS if not passed_on else 60)
-        at_once = signal.SIGINT in received[1:]  # a second Ctrl-C; a repeated SIGTERM may have several senders
-        if None not in codes or (deadline is not None and time.monotonic() > deadline) or at_once:
-            return _verdict(codes, received)
+        if None not in codes or (deadline is not None and time.monotonic() > deadline):
+            return _verdict(codes, interrupt)
         time.sleep(POLL_SECONDS)
 
 
-def _verdict(codes: Sequence[int | None], received: Sequence[int]) -> int:
+def _verdict(codes: Sequence[int | None], interrupt: Interrupt) -> int:
     """Choose the common exit code. A final failure takes precedence over lost connections."""
     if all(code == 0 for code in codes):
         return 0  # even after a signal, which came too late
-    if received:
-        return 128 + received[0]
+    if interrupt.received:
+        return interrupt.exit_code
     final = [code for code in codes if code is not None and code > 0 and code != LOST]
     return final[0] if final else LOST

@@ -21,12 +21,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from reproduce.cells.kinds import Cell
+from reproduce.distributed.interrupts import Interrupt, ignore_signals
 from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record
 from reproduce.records.run import RecordError, State, Status
 from reproduce.running import messages, worker
 from reproduce.running.grid_options import GridOptions
-from reproduce.running.interrupts import Interrupt, ignore_signals
 from reproduce.running.progress import GridBar
 from reproduce.running.worker import REPORT_SECONDS
 

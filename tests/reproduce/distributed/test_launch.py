@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ import torch.distributed as dist
 from petra_core import checkpoint
 from reproduce.distributed import launch
 from reproduce.distributed.group import UnsupportedError
+from reproduce.distributed.interrupts import Interrupt
 from reproduce.distributed.launch import LOST, MARKS, exit_without_shutdown, first_to_report
 from reproduce.distributed.processes import DistributedGroup
 from reproduce.records.locks import LockedError
@@ -254,17 +254,24 @@ def test_all_ranks_resume_from_one_place() -> None:
     in_processes(2, meet)
 
 
+def stopped(number: int) -> Interrupt:
+    """Return the record of this signal; 0 for none."""
+    interrupt = Interrupt()
+    interrupt._received = number
+    return interrupt
+
+
 def test_exit_codes_are_combined_into_one() -> None:
-    """The exit codes of all processes and the received signals give one exit code."""
+    """The exit codes of all processes and the received signal give one exit code."""
     for codes, received, verdict in (
-        ([0, 0], [], 0),
-        ([0, 0], [signal.SIGTERM], 0),  # the signal came when all had finished
-        ([130, 143], [signal.SIGINT], 130),
-        ([-9, LOST], [], LOST),
-        ([LOST, 1], [], 1),
-        ([None, 2], [], 2),
+        ([0, 0], 0, 0),
+        ([0, 0], signal.SIGTERM, 0),  # the signal came when all had finished
+        ([130, 143], signal.SIGINT, 130),
+        ([-9, LOST], 0, LOST),
+        ([LOST, 1], 0, 1),
+        ([None, 2], 0, 2),
     ):
-        assert launch._verdict(codes, received) == verdict
+        assert launch._verdict(codes, stopped(received)) == verdict
 
 
 class Polled:
@@ -280,41 +287,20 @@ class Polled:
         self.signals.append(number)
 
 
-def test_launcher_waits_for_saving_and_ends_on_second_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a stop, processes have time to save; a second Ctrl-C ends the waiting."""
+def test_launcher_passes_a_signal_on_and_waits_for_saving(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a stop, processes have time to save. A closed terminal (SIGHUP) ends them with SIGTERM."""
     monkeypatch.setattr(launch, "POLL_SECONDS", 0)
     monkeypatch.setattr(launch, "GRACE_SECONDS", 0)
 
-    def watched(received: list[int], *started: Polled) -> int:
-        return launch._watch(started, received)  # type: ignore[arg-type]  # stand-ins
+    def watched(received: int, *started: Polled) -> int:
+        return launch._watch(started, stopped(received))  # type: ignore[arg-type]  # stand-ins
 
-    for received, code in (([signal.SIGINT, signal.SIGINT], 130), ([signal.SIGTERM, signal.SIGINT], 143)):
-        assert watched(received, hangs := Polled(None)) == code, "Ctrl-C once more ends the waiting"
-        assert hangs.signals == received[:1]
-    saves = Polled(*[None] * 9, 143)
-    assert watched([signal.SIGTERM, signal.SIGTERM], saves, Polled(143)) == 143
-    assert saves.poll() == 143, "a process that receives a stop has time to save, although another one has ended"
-    assert saves.signals == [signal.SIGTERM], "once"
-    assert watched([], Polled(None), Polled(1)) == 1
-
-
-def test_closed_terminal_ends_all_processes() -> None:
-    """SIGHUP to the launcher ends all processes with SIGTERM."""
-    waiting = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print(flush=True); "
-    command = [sys.executable, "-c", waiting + "time.sleep(600)"]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
-    for process in started:
-        assert process.stdout is not None
-        process.stdout.readline()  # until it is ready
-        process.stdout.close()
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # CI may run all tests with `nohup`
-    try:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGHUP)).start()
-        with launch._signals() as received:
-            assert launch._watch(started, received) == 128 + signal.SIGHUP
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert [process.wait() for process in started] == [7, 7]
+    for received, sent in ((signal.SIGINT, signal.SIGINT), (signal.SIGHUP, signal.SIGTERM)):
+        saves = Polled(*[None] * 9, 143)
+        assert watched(received, saves, Polled(143)) == 128 + received
+        assert saves.poll() == 143, "a process that receives a stop has time to save, although another one has ended"
+        assert saves.signals == [sent], "once"
+    assert watched(0, Polled(None), Polled(1)) == 1
 
 
 def test_processes_of_a_killed_launcher_save_and_end(tmp_path: Path, start: Start) -> None:

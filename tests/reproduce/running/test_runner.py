@@ -16,13 +16,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from reproduce.distributed.interrupts import Interrupt
 from reproduce.grids import recipes
 from reproduce.records import volumes
 from reproduce.records.record import Record, State, Status, scan
 from reproduce.records.storage import StorageError
 from reproduce.running import runner, worker
 from reproduce.running.grid_options import GridOptions
-from reproduce.running.interrupts import Interrupt
 from reproduce.running.messages import DiskFull, Finished, Notice, Progress, Waiting
 from reproduce.running.runner import GridOutcome, run_grid
 from reproduce.running.worker import work

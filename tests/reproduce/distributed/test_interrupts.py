@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from reproduce.running import interrupts
-from reproduce.running.interrupts import SIGNALS, Interrupt, ignore_signals
+from reproduce.distributed import interrupts
+from reproduce.distributed.interrupts import SIGNALS, Interrupt, ignore_signals
 
 
 def test_signals_are_recorded_and_sigterm_may_repeat() -> None:
@@ -27,14 +27,16 @@ def test_signals_are_recorded_and_sigterm_may_repeat() -> None:
 
 @pytest.fixture
 def default_ctrl_c() -> Iterator[None]:
-    """Set Python's handler of SIGINT, which background jobs of a shell ignore."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Set Python's handlers of SIGINT and SIGHUP, which background jobs of a shell and `nohup` ignore."""
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("default_ctrl_c")
-@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("first", SIGNALS)
 def test_second_ctrl_c_raises_keyboard_interrupt(first: signal.Signals) -> None:
     """Ctrl-C after a recorded signal raises KeyboardInterrupt."""
     with Interrupt() as interrupt:
