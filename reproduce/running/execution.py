@@ -7,10 +7,10 @@ resumed.
 """
 
 import contextlib
-import importlib
+import pkgutil
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -41,8 +41,6 @@ RUNNERS = {
 
 #: Errors that a user can fix. Their messages contain the fix.
 FIXABLE = (RecordError, CheckpointError, DataError, StorageError, UnsupportedError)
-
-Runner = Callable[[Cell, Record, Context], Mapping[str, Any]]
 
 
 def execute(record: Record, context: Context) -> State:
@@ -136,7 +134,7 @@ def _follow(record: Record, context: Context) -> State:
     """Run the cell as a process that is not the leader. Record failures that only this process detects."""
     if context.group.wait_for_leader():
         with _failures_recorded(record, context.device):
-            _runner(record.cell.kind)(record.cell, record, context)
+            _run(record, context)
             context.group.wait_for_leader()  # then the leader has written the result
     return record.state()
 
@@ -159,7 +157,7 @@ def _failures_recorded(record: Record, device: torch.device) -> Iterator[None]:
 def _values(record: Record, context: Context) -> dict[str, Any]:
     """Run the cell and return its values. For kinds without epochs, add the wall time (epochs record theirs)."""
     started = time.monotonic()
-    values = dict(_runner(record.cell.kind)(record.cell, record, context))
+    values = dict(_run(record, context))
     if not record.cell.epochs_expected:
         values["wall_seconds"] = round(time.monotonic() - started, 4)
     return values
@@ -224,7 +222,6 @@ def _wants_tf32(cell: Cell, device: torch.device) -> bool:
     return True
 
 
-def _runner(kind: str) -> Runner:
-    module, _, name = RUNNERS[kind].partition(":")
-    runner: Runner = getattr(importlib.import_module(module), name)
-    return runner
+def _run(record: Record, context: Context) -> Mapping[str, Any]:
+    values: Mapping[str, Any] = pkgutil.resolve_name(RUNNERS[record.cell.kind])(record.cell, record, context)
+    return values
