@@ -17,7 +17,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ class ImageFiles(Source):
 
     def __init__(self, files: JpegFiles, batch_format: BatchFormat, *, augment: bool, workers: int = 0) -> None:
         self.num_classes, self.samples = batch_format.num_classes, len(files.paths)
-        self._images = _Images(files, batch_format.image_size, augment)
+        self._files, self._images = files, _Images(files, batch_format.image_size, augment)
         self._device, self._workers = batch_format.device, workers
         self._normalised = batch_format.normaliser()
 
@@ -64,7 +63,7 @@ class ImageFiles(Source):
             self._images,
             batch_size=None,
             sampler=[rows[at : at + batch_size] for at in range(0, len(rows), batch_size)],
-            collate_fn=_as_they_are,  # the default makes tensors, which are sent through shared memory
+            collate_fn=lambda batch: batch,  # the default makes tensors, which are sent through shared memory
             num_workers=self._workers,
             timeout=PATIENCE_SECONDS if self._workers else 0,
             multiprocessing_context="fork" if self._workers else None,  # no longer the default since Python 3.14
@@ -97,17 +96,12 @@ class ImageFiles(Source):
         except RuntimeError as error:
             if not self._workers or "DataLoader" not in str(error):
                 raise
-            folder = self._images.first.parent
             raise DataError(
-                folder,
+                self._files.paths[0].parent,
                 f"a process that decodes images died, or sent nothing for {PATIENCE_SECONDS:.0f} s "
                 f"({str(error).splitlines()[0]})",
                 "Check that the files can be read and that enough memory is free, and try fewer --data-workers",
             ) from error
-
-
-def _as_they_are(batch: Any) -> Any:
-    return batch
 
 
 def _end_by_the_parent_alone(_: int) -> None:
@@ -134,10 +128,6 @@ class _Images(Dataset[Arrays | DataError]):
 
     def __init__(self, files: JpegFiles, size: int, augment: bool) -> None:
         self._files, self._size, self._augment = files, size, augment
-
-    @property
-    def first(self) -> Path:
-        return self._files.paths[0]
 
     def __getitem__(self, rows: NDArray[np.uint64]) -> Arrays | DataError:
         try:
