@@ -69,11 +69,6 @@ class RunOptions:
         return replace(self, data_workers=self.data_workers or max(1, min(DATA_WORKERS, cores // processes)))
 
     @property
-    def checkpoint_seconds(self) -> float:
-        """Seconds between two checkpoints."""
-        return 60 * self.checkpoint_minutes
-
-    @property
     def compiled_as_recorded(self) -> bool | str:
         """Value for a record's environment. For MODULES it is True, as in records from before STEPS existed."""
         return self.compiled == MODULES or self.compiled or False

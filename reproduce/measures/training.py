@@ -317,7 +317,7 @@ class Trainer:
         self._context.observer.notice(f"--cuda-graphs has no effect here: {error}")
 
     def _save_or_stop(self) -> None:
-        due = time.monotonic() - self._saved >= self._context.options.checkpoint_seconds
+        due = time.monotonic() - self._saved >= 60 * self._context.options.checkpoint_minutes
         number, total = self.pipeline.micro_batches, self._cell.epochs * self.batches
         stop, save = self._context.group.decide(number, stop=self._context.should_stop(), save=due)
         if stop or save:
@@ -329,7 +329,7 @@ class Trainer:
         """Return whether to save after an epoch. A single process does not save soon after a slow checkpoint."""
         if self._context.group.size > 1:
             return True
-        pause = min(PAUSE * max(0.0, self._saving_seconds - QUICK), self._context.options.checkpoint_seconds)
+        pause = min(PAUSE * max(0.0, self._saving_seconds - QUICK), 60 * self._context.options.checkpoint_minutes)
         return time.monotonic() - self._saved >= pause
 
     def _losses_at_heads(self) -> torch.Tensor:

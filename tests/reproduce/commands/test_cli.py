@@ -132,7 +132,7 @@ def test_run_passes_options_and_warns_about_problems(tmp_path, monkeypatch):
     result = call("run", "smoke", "--records", tmp_path, "--jobs", 3, "--checkpoint-minutes", 2, *conditions)
     [(cells, options)] = given
     assert [cell.accumulation for cell in cells] == [1, 4, 32]
-    assert (options.jobs, options.threads, options.checkpoint_seconds, options.retry_failed) == (3, 1, 120, False)
+    assert (options.jobs, options.threads, options.checkpoint_minutes, options.retry_failed) == (3, 1, 2.0, False)
     assert f"3 cells of the scale smoke -> {tmp_path} (3 workers with 1 thread each)\n" in result.stderr
     assert "WARNING: 1 cell at k = 1 and 4 did not exceed 90 % test accuracy" in result.output
     assert "digits-revnet18-w8-petra-k4-s0: 20.00 %" in result.output
