@@ -337,7 +337,7 @@ class ForwardGradientCell(TrainedCell):
         if self.model not in BLOCK_MODELS:
             known = " or ".join(BLOCK_MODELS)
             raise CellError(f"forward gradients need auxiliary networks: choose the model {known}, got {self.model!r}")
-        if not is_forward_gradient(self.method):
+        if methods.normalize(self.method) != FORWARD_GRADIENT:
             raise CellError(f"a {self.kind} cell requires the method {FORWARD_GRADIENT}, got {self.method!r}")
         object.__setattr__(self, "method", FORWARD_GRADIENT)
         pipelined: dict[str, Any] = {"accumulation": 1, "replicas": 1}
@@ -461,11 +461,6 @@ def from_dict(values: Mapping[str, Any]) -> Cell:
     if missing:
         raise CellError(f"a {kind} cell needs every setting; missing: {', '.join(missing)}")
     return KINDS[kind](**given)
-
-
-def is_forward_gradient(method: str) -> bool:
-    """Return whether this is the method's name. Case and hyphens do not matter."""
-    return method.strip().upper().replace("-", "_") == FORWARD_GRADIENT
 
 
 def _check_model(cell: NetworkCell) -> None:

@@ -14,6 +14,7 @@ import click
 from petra_core import delay, methods
 from reproduce.cells import catalogue, networks, own, rates, timing, transformers
 from reproduce.cells.kinds import (
+    FORWARD_GRADIENT,
     FORWARD_MODEL,
     OPTIMIZERS,
     USUAL_CONSTANTS,
@@ -21,7 +22,6 @@ from reproduce.cells.kinds import (
     ForwardGradientCell,
     TrainedCell,
     TrainingCell,
-    is_forward_gradient,
 )
 from reproduce.cells.setting import GUESSES, settings_of
 from reproduce.commands.common import CORES, check_files
@@ -91,7 +91,7 @@ def cell_by_hand(settings: dict[str, Any]) -> TrainedCell:
     by_rule = {name: None for name, described in SETTINGS.items() if described.rule}
     values: dict[str, Any] = {**CONSTANT, **by_rule, **settings, "scale": "custom"}
     axes = {name: values.pop(name) for name in FORWARD}
-    guesses = is_forward_gradient(values["method"])
+    guesses = methods.normalize(values["method"]) == FORWARD_GRADIENT
     if given := [name for name, value in axes.items() if value is not None and not guesses]:
         raise CellError(f"--{given[0]} requires --method forward-gradient, got --method {values['method']}")
     if values["model"] is None:
