@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +39,8 @@ class Setting:
         least: Smallest allowed number, or None.
         most: Largest allowed number, or None.
         minutes: Whether the number is a time in minutes.
-        parse: Function from the text of the option to the value, or None for the usual one of its type.
-        file: Whether the path is that of a file, and not of a folder.
+        parse: Function from the text of the option to the value, or its click type; None for the usual one of the
+            field's type.
         whole: Whether a value of a repeated option may contain commas.
         bare: Value of the option if it is given without a value, or None if it needs one.
 
@@ -58,8 +58,7 @@ class Setting:
     least: int | None = None
     most: int | None = None
     minutes: bool = False
-    parse: Callable[[str], Any] | None = None
-    file: bool = False
+    parse: Any = None
     whole: bool = False
     bare: str | None = None
 

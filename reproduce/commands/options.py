@@ -281,7 +281,7 @@ def _type(setting: Setting, hint: Any, *, checked_later: bool) -> Any:
     if isinstance(hint, types.UnionType) and type(None) in hint.__args__:  # X | None
         hint = hint.__args__[0]
     if hint is Path:
-        return FILE if setting.file else FOLDER
+        return FOLDER
     if hint is int and setting.least is not None and not checked_later:
         return click.IntRange(setting.least, setting.most)
     if hint == tuple[str, ...]:

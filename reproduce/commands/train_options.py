@@ -5,6 +5,7 @@ from pathlib import Path
 
 from reproduce.cells.kinds import TrainedCell
 from reproduce.cells.setting import FILES, PROCESSES, WHERE, setting
+from reproduce.commands.options import FILE
 from reproduce.measures.run_options import RunOptions
 
 
@@ -32,7 +33,7 @@ class TrainOptions(RunOptions):
     max_restarts: int = setting(PROCESSES, default=3, least=0, old="--restarts")
     output: Path | None = setting(FILES, default=None, rule="runs/<name of the cell>")
     tensorboard: Path | None = setting(FILES, default=None)
-    trace: Path | None = setting(FILES, default=None, file=True)
+    trace: Path | None = setting(FILES, default=None, parse=FILE)
     trace_micro_batches: int = setting(FILES, default=16, least=1, rule="{default}")
 
     def files_of(self, cell: TrainedCell) -> tuple[Path, Path | None, Path | None]:
