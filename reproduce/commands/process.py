@@ -118,7 +118,7 @@ def _join(cell: TrainedCell, partition: tuple[int, ...], device: torch.device, t
     except UnsupportedError as error:
         raise Failure(str(error)) from error
     except Exception as error:
-        if lost := processes.describe_loss(error):
+        if lost := processes.DistributedGroup.describe_loss(error):
             if first_to_report():
                 click.echo(lost, err=True)
             sys.exit(LOST)

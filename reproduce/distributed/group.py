@@ -60,7 +60,8 @@ class Group:
         """Entries for a record's environment: the number of processes, their stages and the backend of messages."""
         return {}
 
-    def describe_loss(self, error: Exception) -> str:
+    @staticmethod
+    def describe_loss(error: Exception) -> str:
         """Return the message of an error that means that another process was lost, or "" for any other error."""
         del error
         return ""
@@ -79,7 +80,8 @@ class Group:
         """Move the local stages to `device` and all others to `meta`. Return the stages and the channel, if any."""
         return [stage.to(device) for stage in stages], None
 
-    def gather(self, value: Any) -> list[Any]:
+    @staticmethod
+    def gather(value: Any) -> list[Any]:
         """Gather one JSON value from every process, ordered by rank, on every process."""
         return [value]
 

@@ -199,15 +199,6 @@ def _name(device: torch.device) -> str:
     return f"cuda {getattr(torch.cuda.get_device_properties(device), 'uuid', device)}"
 
 
-def describe_loss(error: Exception) -> str:
-    """Return the message of an error that means that another process was lost, or "" for any other error."""
-    if isinstance(error, ChannelError):
-        return str(error)
-    if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower()):
-        return f"lost another process during a collective, at the start or between micro-batches ({error})"
-    return ""
-
-
 class DistributedGroup(Group):
     """The P·R processes of torch.distributed's default group.
 
@@ -254,8 +245,7 @@ class DistributedGroup(Group):
         own_stages = self._channel.stages
         return [s.to(device) if j in own_stages else s.to("meta") for j, s in enumerate(stages)], self._channel
 
-    def gather(self, value: Any) -> list[Any]:
-        return gather_json(value)
+    gather = staticmethod(gather_json)
 
     def decide(self, micro_batch: int, *, stop: bool, save: bool) -> tuple[bool, bool]:
         if micro_batch % DECIDE_EVERY:  # processes synchronise only at multiples
@@ -298,8 +288,13 @@ class DistributedGroup(Group):
             gathered |= checkpoint.load(io.BytesIO(_bytes(received)), f"the state of rank {rank}")
         return gathered
 
-    def describe_loss(self, error: Exception) -> str:
-        return describe_loss(error)
+    @staticmethod
+    def describe_loss(error: Exception) -> str:
+        if isinstance(error, ChannelError):
+            return str(error)
+        if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower()):
+            return f"lost another process during a collective, at the start or between micro-batches ({error})"
+        return ""
 
     def close(self) -> None:
         if self._channel is not None:
