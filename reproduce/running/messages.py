@@ -12,8 +12,8 @@ from reproduce.records.run import State
 
 
 @dataclass(frozen=True)
-class OfCell:
-    """Base of the messages about one cell.
+class Message:
+    """Base of the messages, each of which is about one cell.
 
     Attributes:
         index: Index of the cell in the grid.
@@ -24,7 +24,7 @@ class OfCell:
 
 
 @dataclass(frozen=True)
-class Progress(OfCell):
+class Progress(Message):
     """The cell runs.
 
     Attributes:
@@ -36,7 +36,7 @@ class Progress(OfCell):
 
 
 @dataclass(frozen=True)
-class Finished(OfCell):
+class Finished(Message):
     """The cell has a result.
 
     Attributes:
@@ -48,7 +48,7 @@ class Finished(OfCell):
 
 
 @dataclass(frozen=True)
-class WithText(OfCell):
+class WithText(Message):
     """Base of the messages that users read.
 
     Attributes:
@@ -77,6 +77,3 @@ class DiskFull(Problem):
 
 class DeviceLost(Problem):
     """The CUDA device failed, which ends the worker."""
-
-
-Message = Progress | Finished | Notice | Waiting | Problem
