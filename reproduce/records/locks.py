@@ -35,7 +35,7 @@ from reproduce.records.storage import explain_full_disk
 HEARTBEAT_SECONDS = 30.0
 STALE_SECONDS = 300.0  # longer than network file systems cache the time of a file (60 s)
 AGAIN_SECONDS = 1.0  # before an unreadable lease is read again
-FILES = ("record.lock", "record.lease")
+LOCK, LEASE = FILES = ("record.lock", "record.lease")
 
 if not hasattr(filelock, "SoftFileLease"):  # no installer checks the version in a plain checkout
     raise ImportError(
@@ -166,7 +166,7 @@ def _take(folder: Path, lease: filelock.SoftFileLease, patience: float) -> None:
         _remove_if_stale(folder, lease)
         lease.acquire(timeout=patience)
     with suppress(OSError):  # not every file system supports it; the rest is correct without it
-        file = os.open(folder / FILES[1], os.O_RDONLY)
+        file = os.open(folder / LEASE, os.O_RDONLY)
         try:
             os.fsync(file)  # otherwise a crash of the machine may leave the lease empty
         finally:
@@ -188,21 +188,21 @@ def _remove_if_stale(folder: Path, lease: filelock.SoftFileLease) -> None:
         untouched = max(untouched, _age(folder, left))
     if not left.here and untouched < STALE_SECONDS:
         return
-    aside = folder / f"{FILES[1]}.{secrets.token_hex(8)}.tmp"  # a leftover, if this process is killed in between
+    aside = folder / f"{LEASE}.{secrets.token_hex(8)}.tmp"  # a leftover, if this process is killed in between
     try:
-        (folder / FILES[1]).rename(aside)
+        (folder / LEASE).rename(aside)
     except FileNotFoundError:  # another process was faster
         return
     renamed = filelock.SoftFileLease(aside).owner
     if renamed != owner or aside.stat().st_mtime != left.touched:
         with suppress(FileExistsError):
-            os.link(aside, folder / FILES[1])
+            os.link(aside, folder / LEASE)
     aside.unlink()
 
 
 def _age(folder: Path, left: Holder) -> float:
     """Return the seconds since a lease was written, with both times from the file server's clock."""
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{FILES[1]}.", suffix=".tmp") as now:
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{LEASE}.", suffix=".tmp") as now:
         return os.stat(now.name).st_mtime - left.touched
 
 
@@ -231,7 +231,7 @@ def holder(folder: Path) -> Holder | None:
 def _read_holder(folder: Path, owner: filelock.OwnerRecord | None) -> Holder | None:
     """Return the holder that a lease names, an unnamed one for an unreadable lease, or None if there is no lease."""
     try:
-        touched = (folder / "record.lease").lstat().st_mtime
+        touched = (folder / LEASE).lstat().st_mtime
     except OSError:  # the lease does not exist, or was just released
         return None
     if owner is None:
@@ -241,11 +241,9 @@ def _read_holder(folder: Path, owner: filelock.OwnerRecord | None) -> Holder | N
 
 
 def _kernel_lock(folder: Path) -> filelock.BaseFileLock:
-    return filelock.FileLock(folder / "record.lock")
+    return filelock.FileLock(folder / LOCK)
 
 
 @cache  # one object per folder: it tracks since when a lease is untouched
 def _lease(folder: Path) -> filelock.SoftFileLease:
-    return filelock.SoftFileLease(
-        folder / "record.lease", lease_duration=STALE_SECONDS, heartbeat_interval=HEARTBEAT_SECONDS
-    )
+    return filelock.SoftFileLease(folder / LEASE, lease_duration=STALE_SECONDS, heartbeat_interval=HEARTBEAT_SECONDS)

@@ -143,7 +143,7 @@ class Record:
         names = {file.name for file in self.path.glob("*")} - {*locks.FILES}
         if not all(map(LEFTOVER.fullmatch, names)):
             return False
-        for name in (*names, locks.FILES[0]):
+        for name in (*names, locks.LOCK):
             (self.path / name).unlink(missing_ok=True)
         return True
 
