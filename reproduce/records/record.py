@@ -62,7 +62,7 @@ class Record:
         self._hold: Hold | None = None
 
     @classmethod
-    def for_cell(cls, cell: Cell, root: Path = DEFAULT_ROOT) -> "Record":
+    def for_cell(cls, cell: Cell, root: Path) -> "Record":
         """Return the record of `cell` below `root`, in the place that grids use."""
         return cls(root / volumes.LIVE / cell.name, cell, root)
 
@@ -429,7 +429,7 @@ class Scan:
     problems: tuple[RecordError, ...]  # the others
 
 
-def scan(root: Path = DEFAULT_ROOT) -> Scan:
+def scan(root: Path) -> Scan:
     """Read every record below `root`, in folders and volumes. A damaged record does not hide the others.
 
     A folder that is not in the place of its cell, such as a backup, is a problem. Two finished records with different

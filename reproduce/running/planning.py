@@ -110,7 +110,7 @@ def _item(cell: Cell, options: GridOptions, speeds: Speeds, where: Device) -> It
     return Item(cell, state, speeds.left(cell, state, where), None if state.final else holder(record.path))
 
 
-def table(plan: Plan, workers: int = 1) -> str:
+def table(plan: Plan, workers: int) -> str:
     """Format the plan as a table, followed by the estimated time with `workers` workers and by remarks."""
     lines: list[tuple[str, ...]] = [HEAD]
     for exhibit, items in plan.items():
@@ -124,7 +124,7 @@ def table(plan: Plan, workers: int = 1) -> str:
     return "\n".join([*text, "", _time(all_items, workers), *_remarks(all_items)])
 
 
-def listing(plan: Plan, workers: int = 1) -> str:
+def listing(plan: Plan, workers: int) -> str:
     """Format the plan with one line per cell, under its exhibit."""
     lines = []
     for exhibit, items in plan.items():

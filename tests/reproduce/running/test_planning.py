@@ -62,4 +62,4 @@ PLANS = [
 def test_plan_and_list_of_cells(items, workers, name):
     """The plan has one line per network, counts every state, and adds known times; the list has a line per cell."""
     plan = {"table2": items}
-    compare(OUTPUTS, f"plan: {name}", f"{table(plan, workers)}\n{listing(plan)}")
+    compare(OUTPUTS, f"plan: {name}", f"{table(plan, workers)}\n{listing(plan, 1)}")
