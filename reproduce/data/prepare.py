@@ -13,15 +13,19 @@ import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import filelock
 
 from reproduce.cells.catalogue import IMAGENET, IMAGENET32, Dataset
 from reproduce.data import cifar, imagenet32, manifest
 from reproduce.data.errors import DataError
-from reproduce.data.manifest import Findings, Manifest, Options, Progress, Written
+from reproduce.data.manifest import Manifest, Options, Progress, Written
+from reproduce.data.small_images import SmallImages
 from reproduce.records.storage import explain_full_disk, write_atomically
+
+if TYPE_CHECKING:
+    from reproduce.data.image_folder import ImageFolder
 
 REPLACE = "Add --replace to prepare it again"
 UNOFFICIAL = 'To use it nevertheless, add --allow-unofficial "REASON"; the reason is recorded in every result.'
@@ -31,30 +35,11 @@ NOTHING_LEFT = "no partial files are left. Free some space and run the same comm
 Bar = Callable[[str, int, str], AbstractContextManager[Progress]]
 
 
-class PublishedFiles(Protocol):
-    """A data set as published (`SmallImages`, `ImageFolder`).
-
-    `examine` verifies the files. After that, `write` writes the files of the prepared data set, about `bytes_to_write`
-    bytes, and reports its progress in images.
-
-    Attributes:
-        unit: Unit in which `examine` reports its progress.
-        steps: Number of these units.
-
-    """
-
-    unit: str
-    steps: int
-
-    def examine(self, progress: Progress) -> Findings: ...
-
-    def bytes_to_write(self) -> int: ...
-
-    def write(self, folder: Path, progress: Progress) -> None: ...
-
-
-def open_source(dataset: Dataset, source: Path, options: Options) -> PublishedFiles:
+def open_source(dataset: Dataset, source: Path, options: Options) -> "SmallImages | ImageFolder":
     """Open the published data set in `source`.
+
+    Its `examine` verifies the files and reports its progress in `steps` of its `unit`. After that, `write` writes the
+    files of the prepared data set, about `bytes_to_write` bytes, and reports its progress in images.
 
     Raises:
         DataError: If the folder or some of its files are missing.
