@@ -87,7 +87,7 @@ class Witness:
                 torch.cuda.reset_peak_memory_stats(device)
             else:
                 (PROC / "self" / "clear_refs").write_text(RESET_PEAK, "ascii")
-            self._before = self._now()
+            self._before = self._read()[0]
         except OSError:  # the peak could not be reset
             self._before = None
 
@@ -101,7 +101,7 @@ class Witness:
             `workspaces` (CUDA only): bytes of cuBLAS's workspaces, which are subtracted from the other values.
 
         """
-        now, peak = self._now(), self._peak()
+        now, peak = self._read()
         if self._before is None or now is None or peak is None:
             return None
         if self._device.type != "cuda":
@@ -110,15 +110,11 @@ class Witness:
         held, highest = now - self._before - taken, peak - self._before - taken
         return {"source": "CUDA allocator", "held": held, "peak": highest, "workspaces": taken}
 
-    def _now(self) -> int | None:
+    def _read(self) -> tuple[int | None, int | None]:
+        """Return the bytes of now and the maximum so far."""
         if self._device.type == "cuda":
-            return torch.cuda.memory_allocated(self._device)
-        return _kilobytes("self/status", "VmRSS")
-
-    def _peak(self) -> int | None:
-        if self._device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self._device)
-        return _kilobytes("self/status", "VmHWM")
+            return torch.cuda.memory_allocated(self._device), torch.cuda.max_memory_allocated(self._device)
+        return _kilobytes("self/status", "VmRSS"), _kilobytes("self/status", "VmHWM")
 
 
 def _kilobytes(file: str, name: str) -> int | None:
