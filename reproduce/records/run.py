@@ -38,7 +38,7 @@ class RecordError(Exception):
     """
 
     def __init__(self, path: Path, message: str, fix: str = "", record: str = "") -> None:
-        # In this form it can be pickled. Messages may contain paths, and terminals and pages show them.
+        # Messages may contain paths, and terminals and pages show them.
         super().__init__(path, reading.printable(message), reading.printable(fix), record)
         self.path = path
         self.record = record

@@ -9,8 +9,8 @@ from reproduce.grids.grid import grid_of
 from reproduce.records import provenance
 from reproduce.records.record import Record
 from tests import fake_records
-from tests.processes import FORKED, call
-from tests.reproduce.records.test_locks import _hold
+from tests.processes import call
+from tests.reproduce.records.test_locks import machine  # noqa: F401  # a fixture
 
 CHOSEN = ("--exhibits", "accuracy", "--models", "revnet18", "--methods", "petra,backpropagation")
 ARGUMENTS = ("run", "smoke", "--dry-run", *CHOSEN, "--jobs", "1")
@@ -79,20 +79,14 @@ def test_plan_reports_cells_that_cannot_run(root):
     assert "Nothing is left" not in text
 
 
-def test_plan_shows_lock_of_another_machine(root):
+def test_plan_shows_lock_of_another_machine(root, machine):  # noqa: F811  # the fixture
     """The plan names the process and the machine that hold the lock on a cell."""
-    ready, release = FORKED.Event(), FORKED.Event()
-    path = Record.for_cell(CELLS[1], root).path
-    process = FORKED.Process(target=_hold, args=("beta", 1000, path, ready, release))
-    process.start()
-    try:
-        assert ready.wait(120)
-        text = plan(root, "-v").output
-        assert f"LOCKED {CELLS[1].slug} by process {process.pid} on beta (last sign of life " in text
-        assert f"{CELLS[1].name}: 1 of 4 epochs, locked by process {process.pid} on beta" in text
-    finally:
-        release.set()
-        process.join()
+    process, release = machine(stale=1000, folder=Record.for_cell(CELLS[1], root).path)
+    text = plan(root, "-v").output
+    assert f"LOCKED {CELLS[1].slug} by process {process.pid} on beta (last sign of life " in text
+    assert f"{CELLS[1].name}: 1 of 4 epochs, locked by process {process.pid} on beta" in text
+    release.set()
+    process.join()
     assert "LOCKED" not in plan(root).output
 
 

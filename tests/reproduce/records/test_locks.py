@@ -67,12 +67,12 @@ def _hold(machine, stale, folder, ready, release):
 
 @pytest.fixture
 def machine(tmp_path):
-    """Start a process of another machine that holds the folder; return the process and the event that ends it."""
+    """Start a process of another machine that holds a folder; return the process and the event that ends it."""
     started = []
 
-    def start(name="beta", stale=STALE):
+    def start(name="beta", stale=STALE, folder=tmp_path):
         ready, release = FORKED.Event(), FORKED.Event()
-        process = FORKED.Process(target=_hold, args=(name, stale, tmp_path, ready, release))
+        process = FORKED.Process(target=_hold, args=(name, stale, folder, ready, release))
         process.start()
         started.append(process)
         assert ready.wait(PATIENCE)

@@ -13,7 +13,7 @@ import pytest
 
 from petra_core import methods
 from reproduce.grids import recipes
-from reproduce.records import locks, volumes
+from reproduce.records import locks, results, volumes
 from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, RecordError, Status, scan
@@ -22,7 +22,7 @@ from tests import fake_records, faults
 from tests.conftest import ROOT
 from tests.fake_records import CLEAN, DIRTY, ENVIRONMENT, PATCH, complexity_cell, finish, in_folder, train
 from tests.processes import FORKED, git
-from tests.reproduce.records.test_locks import _hold
+from tests.reproduce.records.test_locks import machine  # noqa: F401  # a fixture
 from tests.reproduce.records.test_records import snapshot
 
 CELL = recipes.cell("smoke")
@@ -216,6 +216,7 @@ def test_different_results_conflict_and_both_are_kept(tmp_path):
         record.publish()
     assert snapshot(tmp_path) == before
     assert accuracies_and_problems(tmp_path) == ([], 1)
+    assert results.read(tmp_path, [CELL]).runs == (), "and it is not listed as not run"
     shutil.rmtree(record.path)
     volumes.publish(other.read(), elsewhere)
     with (tmp_path / VOLUME).open("a") as ours:  # as git merges it
@@ -281,10 +282,6 @@ def merge_it(root):
     list(merge(root / "there", root, replace=True))
 
 
-def unpublished(root):
-    in_folder(train(CELL, root, 95.0))
-
-
 def done(root, accuracy=95.0):
     train(CELL, root, accuracy)
 
@@ -313,7 +310,6 @@ def kept(root):
     [
         (begun, finish_it, {"95.00 %", "4 of 4 epochs"}),
         (second(begun), finish_it, {"95.00 %", "4 of 4 epochs"}),
-        (second(unpublished), finish_it, {"95.00 %"}),
         (
             second(lambda root: begun(root, 3).fail("diverged", "nan")),
             retry_it,
@@ -322,7 +318,7 @@ def kept(root):
         (over_old(done), merge_it, {"95.00 %", "1 of 4 epochs"}),
         (lambda root: (done(root / "there"), done(root, 96.0)), merge_it, {"95.00 %", "96.00 %"}),
     ],
-    ids=["finish the first", "finish", "publish", "retry", "merge", "exchange"],
+    ids=["finish the first", "finish", "retry", "merge", "exchange"],
 )
 def test_fault_at_any_operation_loses_and_duplicates_nothing(tmp_path, prepare, act, states, fault):
     """After a kill or a full disk at any file operation, all records are valid, and repeating completes the work."""
@@ -421,26 +417,17 @@ def test_several_processes_append_to_one_volume(tmp_path):
     assert [folder.name for folder in (tmp_path / "live").iterdir()] == [".volumes"]
 
 
-def test_held_volumes_are_waited_for_and_lost_lock_stops(tmp_path, monkeypatch):
+def test_held_volumes_are_waited_for_and_lost_lock_stops(tmp_path, monkeypatch, machine):  # noqa: F811  # the fixture
     """Publishing waits for the holder of the volumes, and stops without changes if its lock is lost."""
     monkeypatch.setattr(volumes, "PATIENCE_SECONDS", 0.5)
-    ready, release = FORKED.Event(), FORKED.Event()
     record = in_folder(train(CELL, tmp_path, 95.0))
-    process = FORKED.Process(
-        target=_hold, args=("beta", locks.STALE_SECONDS, tmp_path / "live" / ".volumes", ready, release)
-    )
-    process.start()
-    try:
-        assert ready.wait(120)
-        with pytest.raises(LockedError, match="on beta"):
-            record.publish()
-        assert accuracies(tmp_path) == [95.0], "it counts from its folder"
-        monkeypatch.setattr(volumes, "PATIENCE_SECONDS", 60)
-        threading.Timer(0.5, release.set).start()
+    _, release = machine(stale=locks.STALE_SECONDS, folder=tmp_path / "live" / ".volumes")
+    with pytest.raises(LockedError, match="on beta"):
         record.publish()
-    finally:
-        release.set()
-        process.join()
+    assert accuracies(tmp_path) == [95.0], "it counts from its folder"
+    monkeypatch.setattr(volumes, "PATIENCE_SECONDS", 60)
+    threading.Timer(0.5, release.set).start()
+    record.publish()
     assert not record.path.exists()
     record = in_folder(record)
     before = (tmp_path / VOLUME).read_bytes()
