@@ -57,14 +57,6 @@ def test_crop_may_have_full_width_or_height() -> None:
     assert ((h == 8) & (w < 8)).any()
 
 
-def test_crop_depends_only_on_its_hash_and_size() -> None:
-    """The crop of a sample does not depend on the other samples of the batch."""
-    heights, widths = np.arange(100, 300), np.arange(400, 200, -1)
-    together = random_resized_crops(hashes(3, 200), heights, widths)
-    alone = [random_resized_crops(hashes(3, 200)[i : i + 1], heights[i : i + 1], widths[i : i + 1]) for i in range(200)]
-    assert np.array_equal(together, np.concatenate(alone))
-
-
 def test_centre_crops_and_mirroring() -> None:
     """Elongated images get centred crops, evaluation uses centre crops, and half of the images are mirrored."""
     # For an image too narrow for any ratio, the crop is its centre.
