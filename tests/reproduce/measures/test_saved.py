@@ -1,6 +1,5 @@
 """Test that a checkpoint that contradicts its cell is an error and never a result, as is a failure to read it."""
 
-import dataclasses
 import json
 import re
 import shutil
@@ -12,9 +11,6 @@ import pytest
 import torch
 
 from petra_core import CheckpointError, Pipeline, checkpoint
-from petra_core.inspection import values
-from reproduce.cells.kinds import ForwardGradientCell
-from reproduce.commands.train import FORWARD
 from reproduce.distributed.sharded import ShardedCheckpoint
 from reproduce.measures.context import Context
 from reproduce.records.record import Record, Status
@@ -103,31 +99,6 @@ def test_contradicting_checkpoint_is_refused_and_kept(tmp_path: Path, saved: Pat
     assert json.loads((tmp_path / "config.json").read_text()) == before
 
 
-@pytest.mark.parametrize("harm", [lambda content: content[:-1000], lambda _: b"hello"], ids=["cut off", "other"])
-def test_damaged_checkpoint_is_named_and_kept(tmp_path: Path, saved: Path, harm: Callable[[bytes], bytes]) -> None:
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    file = tmp_path / "checkpoint.pt"
-    file.write_bytes(damaged := harm(file.read_bytes()))
-    with pytest.raises(CheckpointError, match=r"checkpoint.pt .*move it away"):
-        run(CHAIN, tmp_path)
-    assert file.read_bytes() == damaged
-
-
-def test_forward_gradient_checkpoint_is_validated(tmp_path: Path) -> None:
-    """A forward-gradient checkpoint with a wrong number of micro-batches is refused."""
-    axes = dict(FORWARD)
-    values = {field.name: getattr(CHAIN, field.name) for field in dataclasses.fields(CHAIN)}
-    cell = ForwardGradientCell(
-        **{**values, **axes, "model": "resnet18_8b", "stem": "cifar", "method": "forward-gradient", "accumulation": 1}
-    )
-    stop_after(3, tmp_path, cell)
-    state = checkpoint.load(tmp_path / "checkpoint.pt")
-    state["batch"] += 1
-    checkpoint.save(tmp_path / "checkpoint.pt", state)
-    with pytest.raises(CheckpointError, match=r"3 micro-batches in all, expected 4; move it away"):
-        run(cell, tmp_path)
-
-
 @pytest.mark.parametrize("error", [MemoryError("22.9 GB"), RecursionError(), IndexError("memo"), AttributeError("x")])
 @pytest.mark.parametrize("where", ["one process", "several"])
 def test_error_while_reading_a_checkpoint_is_no_result(
@@ -151,54 +122,34 @@ def test_error_while_reading_a_checkpoint_is_no_result(
     assert Record(tmp_path, CHAIN).state().status is Status.PARTIAL
 
 
-@pytest.mark.parametrize("statistic", ["running_mean", "running_var"])
-def test_non_finite_running_statistics_are_a_divergence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistic: str
-) -> None:
+def test_non_finite_running_statistics_are_a_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training losses do not show them, because BatchNorm uses them only in an evaluation."""
     drain = Pipeline.drain
 
     def broken(pipeline: Pipeline) -> Any:
         losses = drain(pipeline)
-        next(b for name, b in pipeline.stages[4].named_buffers() if name.endswith(statistic)).fill_(float("inf"))
+        next(b for name, b in pipeline.stages[4].named_buffers() if name.endswith("running_var")).fill_(float("inf"))
         return losses
 
     monkeypatch.setattr(Pipeline, "drain", broken)
     record, state = run(CHAIN, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
-    assert f"{statistic} of stage 4 is not finite" in str(record.read().result)
+    assert "running_var of stage 4 is not finite" in str(record.read().result)
 
 
-@pytest.mark.parametrize("rows", [1, 360])
-def test_non_finite_outputs_are_a_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def test_non_finite_outputs_are_a_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`argmax` accepts NaN as a class: such runs were done, with the accuracy of a guess."""
     evaluate = Pipeline.evaluate
 
     def overflowing(pipeline: Pipeline, inputs: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = evaluate(pipeline, inputs)
-        logits[:rows, 0] = float("nan")
+        logits[:3, 0] = float("nan")
         return logits
 
     monkeypatch.setattr(Pipeline, "evaluate", overflowing)
     record, state = run(CHAIN, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
-    assert f"the outputs for {rows} samples of the test set are not finite after epoch 1" in str(record.read().result)
-
-
-def test_infinite_mask_buffer_is_accepted() -> None:
-    """A buffer with minus infinity, as in attention masks, does not indicate a broken run."""
-
-    class Masked(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
-            self.register_buffer("running_mean", torch.zeros(2))
-
-    stage = Masked()
-    worker: Any = type("Worker", (), {"stage": stage})()
-    assert values._broken_buffer(worker) == ""
-    stage.mask[0] = float("nan")  # type: ignore[index]  # a buffer is a tensor
-    assert values._broken_buffer(worker) == "buffer mask"
+    assert "the outputs for 3 samples of the test set are not finite after epoch 1" in str(record.read().result)
 
 
 def test_resume_on_other_machine_or_code_gives_a_notice(
