@@ -46,6 +46,11 @@ def test_train_help_lists_every_setting_in_its_group():
         assert all(flag in group for flag in flags_of(name, setting)), name
 
 
+@pytest.mark.parametrize("words", [["--k", "1,4"], ["--k=1,4"], ["-k", "1", "-k", "4"], ["--k", "1, 4,"]])
+def test_list_option_accepts_commas_and_repetition(words):
+    assert main.commands["run"].make_context("", [*words, "smoke"]).params["k"] == ("1", "4")
+
+
 @pytest.mark.parametrize("kind", [*KINDS.values(), GridOptions, TrainOptions, Selection])
 def test_settings_have_help_sentences(kind):
     for name, setting in settings_of(kind).items():

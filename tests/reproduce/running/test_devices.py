@@ -4,13 +4,12 @@ import pytest
 
 from reproduce.running import devices
 from reproduce.running.devices import DeviceError, choose, sharing, take, workers
-from reproduce.running.grid_options import GridOptions
 
 
 @pytest.mark.parametrize(
     ("names", "count", "chosen"),
     [
-        (["cpu"], 0, ("cpu",)),
+        (["cpu", "cpu"], 0, ("cpu",)),
         (["cuda"], 4, ("cuda:0", "cuda:1", "cuda:2", "cuda:3")),
         (["cuda:2", "cuda:0"], 4, ("cuda:2", "cuda:0")),
         (["cuda"], 0, "there is no device 'cuda': this machine has 0 CUDA devices"),
@@ -32,6 +31,7 @@ def test_workers_default_to_one_per_gpu_or_cores_by_threads():
     """By default there is one worker per GPU, or as many CPU workers as fit the cores with their threads."""
     assert [workers(("cpu",), 0, threads, cores=8) for threads in (1, 3, 16)] == [8, 2, 1]
     assert [workers(("cuda:0", "cuda:1"), jobs, 1, cores=8) for jobs in (0, 4)] == [2, 4]
+    assert workers(("cpu", "cuda:0"), 0, 1, cores=8) == 2, "the CPU counts as one device next to a GPU"
 
 
 def test_taken_device_is_the_current_one(monkeypatch):
@@ -47,10 +47,7 @@ def test_taken_device_is_the_current_one(monkeypatch):
     assert parts == [(0.25, taken[1])]
 
 
-def test_workers_take_devices_in_turn_and_share_gpus(tmp_path):
-    """Workers take the devices round-robin, and those on the same GPU share it."""
-    options = GridOptions(root=tmp_path, jobs=3, devices=("cuda:0", "cuda:1"))
-    assert [options.device_of(number) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+def test_workers_on_one_gpu_share_it():
     for names, jobs, shares in (
         (["cuda:0"], 4, [4, 4, 4, 4]),
         (["cuda:0", "cuda:1"], 3, [2, 1, 2]),
@@ -58,9 +55,3 @@ def test_workers_take_devices_in_turn_and_share_gpus(tmp_path):
         (["cpu"], 2, [1, 1]),
     ):
         assert [sharing(names, jobs, number) for number in range(jobs)] == shares
-
-
-def test_cpu_may_be_repeated_and_combined_with_gpus():
-    """The CPU may be named twice, and counts as one device next to a GPU."""
-    assert choose(["cpu", "cpu"]) == ("cpu",)
-    assert workers(("cpu", "cuda:0"), 0, 1, cores=8) == 2
