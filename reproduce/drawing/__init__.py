@@ -1,1 +1,1 @@
-"""Draw schedules and timelines as SVG."""
+"""Draw schedules and timelines as Gantt charts."""

@@ -11,7 +11,7 @@ from petra_core.shares import run_name, runs
 from petra_core.staleness import lockstep, one_f_one_b, per_device
 from reproduce.cells.timing import even_partition
 from reproduce.drawing.execution import execute, lay_out
-from reproduce.drawing.gantt import stack, to_svg
+from reproduce.drawing.gantt import Panel, to_svg
 
 WINDOW = 64  # forwards, of the axis of time
 
@@ -71,17 +71,14 @@ def pictures(method: Method, stages: int, devices: int, micro_batches: int, accu
             ("asynchronous 1F1B", single, one_f_one_b(stages)),
             (f"asynchronous 1F1B on {devices} devices", shared, per_device(shared)),
         ]
-    drawn = []
+    panels = []
     for name, partition, staleness in ways:
-        actions = execute(method, stages, micro_batches, accumulation, staleness)
-        timeline = lay_out(actions, partition)
-        labels = {
-            device: f"stages {run_name(run)}" if len(run) > 1 else f"stage {run.start}"
-            for device, run in enumerate(runs(partition))
-        }
+        timeline = lay_out(execute(method, stages, micro_batches, accumulation, staleness), partition)
+        lanes = [f"stages {run_name(run)}" if len(run) > 1 else f"stage {run.start}" for run in runs(partition)]
         title = f"{method.title}, {name}: staleness {', '.join(map(str, staleness))}"
-        drawn.append(to_svg(timeline, title=title, span=(0, WINDOW), labels=labels, unit="forwards"))
-    return stack(drawn, f"{method.title} on {stages} stages, k = {accumulation}")
+        panels.append(Panel(title, timeline, (0, WINDOW), lanes))
+    title = f"{method.title} on {stages} stages, k = {accumulation}"
+    return to_svg(panels, key="schedule", title=title, unit="forwards")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from pandas import DataFrame
 
-from reproduce.drawing.gantt import to_svg
+from reproduce.drawing.gantt import Panel, to_svg
 from reproduce.exhibits._exhibit import Folded, Shown, declare
 from reproduce.presentation import facets
 from reproduce.presentation.content import MEGABYTE, Entry, Figure, Finding, Listing, Role, Table, missing
@@ -169,11 +169,12 @@ def _timelines(benchmark: Benchmark) -> Iterator[Figure]:
     drawn = [(title, timeline) for title, timeline in benchmark.timelines.items() if timeline.events][:DRAWN]
     span = 0.0, max((event.end for _, timeline in drawn for event in timeline.events), default=0.0)
     for place, (title, timeline) in enumerate(drawn):
-        labels = {device: f"process {device}" for device in range(timeline.devices)}
-        busy = ", ".join(f"{_digits(1e3 * timeline.busy(device))} ms of {name}" for device, name in labels.items())
+        lanes = [f"process {device}" for device in range(timeline.devices)]
+        busy = ", ".join(f"{_digits(1e3 * timeline.busy(device))} ms of {name}" for device, name in enumerate(lanes))
         text = f"{len(timeline.events)} actions in {_digits(1e3 * timeline.seconds)} ms; at work: {busy}."
-        svg = to_svg(timeline, title=title, span=span, labels=labels)
-        yield Figure(f"benchmark-{benchmark.name}-timeline-{place}", title, text, svg, f"{title}. {text}")
+        key = f"benchmark-{benchmark.name}-timeline-{place}"
+        svg = to_svg([Panel(title, timeline, span, lanes)], key=f"figure-{key}", title=title)
+        yield Figure(key, title, text, svg, f"{title}. {text}")
 
 
 EXHIBIT = declare("benchmarks", whole=whole)

@@ -10,7 +10,7 @@ from functools import cache
 from petra_core import methods
 from petra_core.methods import Method
 from petra_core.staleness import lockstep, one_f_one_b
-from reproduce.drawing.gantt import stack, to_svg
+from reproduce.drawing.gantt import Panel, to_svg
 from reproduce.drawing.timeline import Timeline
 from reproduce.exhibits._exhibit import Sentence, Shown, declare, text_of
 from reproduce.presentation.content import Figure
@@ -51,19 +51,20 @@ def _executed(method: Method, timing: str) -> tuple[str, Timeline]:
 
 def drawn(method: Method, timings: tuple[str, ...]) -> Figure:
     """Draw the schedules of a method, one below the other."""
-    labels = {stage: f"stage {stage}" for stage in range(STAGES)}
-    drawings, described, captions = [], [], []
+    lanes = [f"stage {stage}" for stage in range(STAGES)]
+    panels, described, captions = [], [], []
     for timing in timings:
         text, timeline = _executed(method, timing)
         title = method.title + f", {timing}" * method.pipelined
-        drawings.append(to_svg(timeline, title=title, labels=labels, unit="forwards"))
+        panels.append(Panel(title, timeline, (0, timeline.seconds), lanes))
         described.append(f"{title}\n{text}")
         idle = sum(timeline.idle(device) for device in range(STAGES)) / STAGES / timeline.seconds
         entered = MICRO_BATCHES[method.pipelined]
         captions.append(text_of("schedules", "caption", title=title, entered=entered, timeline=timeline, idle=idle))
     key = f"schedule-{method.name.lower().replace('_', '-')}"
     name = f"Schedule of {method.title}"
-    return Figure(key, name, "\n".join(described), stack(drawings, name), " ".join(captions))
+    svg = to_svg(panels, key=f"figure-{key}", title=name, unit="forwards")
+    return Figure(key, name, "\n".join(described), svg, " ".join(captions))
 
 
 EXHIBIT = declare("schedules", whole=whole, stages=STAGES)

@@ -97,6 +97,7 @@ def to_svg(drawing: Drawing, *, key: str, title: str, description: str) -> str:
     short = f"f{zlib.crc32(key.encode()):x}"  # shorter than the key: it occurs hundreds of times
     root = ElementTree.fromstring(_prefix_ids(stream.getvalue(), short))
     _drop_unseen(root)
+    _set_tooltips(root)
     root.set("stroke-linejoin", "round")  # replaces the removed style sheet, which applied to the whole page
     names = {"title": f"{key}-title", "desc": f"{key}-desc"}
     for position, (tag, words) in enumerate((("title", title), ("desc", description))):
@@ -179,6 +180,21 @@ def _drop_unseen(root: ElementTree.Element) -> None:
         elif child.tag not in UNSEEN and child.get("style") != "fill:none" and (len(child) or child.tag != DEFINITIONS):
             children.append(child)
     root[:] = children
+
+
+def _set_tooltips(root: ElementTree.Element) -> None:
+    """Show the `url` of artists as tooltips. Successive artists with the same one become one group."""
+    group = tooltip = ElementTree.Element(f"{{{SVG}}}title")
+    for link in root.findall(f"{{{SVG}}}a"):
+        words = link.get(f"{{{XLINK}}}href")
+        if words == tooltip.text:
+            group.extend(link)
+            root.remove(link)
+            continue
+        group, tooltip = link, ElementTree.Element(f"{{{SVG}}}title")
+        tooltip.text = words
+        group.tag, group.attrib = f"{{{SVG}}}g", {}
+        group.insert(0, tooltip)
 
 
 UNSEEN = (f"{{{SVG}}}metadata", f"{{{SVG}}}style")

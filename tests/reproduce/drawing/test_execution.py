@@ -53,7 +53,7 @@ def test_draw_command_writes_svg(method: str, titles: list[str], tmp_path: Path)
     """The command draws an SVG file with the requested schedules."""
     main([str(tmp_path / "schedule.svg"), "--method", method, "--stages", "3", "-k", "2", "--micro-batches", "4"])
     text = (tmp_path / "schedule.svg").read_text("utf-8")
-    assert ElementTree.fromstring(text).get("aria-label", "").endswith("on 3 stages, k = 2")
+    assert ElementTree.fromstring(text)[0].text.endswith("on 3 stages, k = 2")
     assert [title for title in titles if title not in text] == []
 
 
