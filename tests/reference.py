@@ -129,7 +129,7 @@ class ReferenceRun:
 def as_value(result: Tensor | Value) -> Value:
     """Return the streams of a result, which are in float32 if it was computed in mixed precision."""
     streams = (result,) if isinstance(result, Tensor) else tuple(result)
-    return tuple(stream.float() if stream.dtype is torch.bfloat16 else stream for stream in streams)
+    return tuple(stream.float() if stream.dtype in (torch.bfloat16, torch.float16) else stream for stream in streams)
 
 
 def apply(part: ReferencePart, weights: Named, statistics: Named, value: Value, target: Any) -> Value:

@@ -19,13 +19,15 @@ def test_shape_may_change_after_drain(method: Method) -> None:
 
 
 def test_shape_change_requires_drain_also_after_resume() -> None:
-    """Another shape raises ValueError while micro-batches are in flight; a resumed drained pipeline accepts it."""
+    """Another shape or dtype raises ValueError while micro-batches are in flight; a drained pipeline accepts it."""
     (x, y), (small, labels) = toys.batches(1)[0], toys.batches(1, size=2)[0]
-    p = toys.pipeline(toys.network(4), seed=1)
+    p, resumed = (toys.pipeline(toys.network(4), seed=1) for _ in range(2))
     p.step(x, y)
-    with pytest.raises(ValueError, match=r"call drain\(\) before a micro-batch of another shape, .*drop_last=True"):
-        p.step(small, labels)
+    resumed.load_state_dict(p.state_dict())
+    for full in (p, resumed):
+        for other in ((small, labels), (x.float(), y), (x[:, :2], y)):
+            with pytest.raises(ValueError, match=r"micro-batch 1 has shapes .* call drain\(\) .* of another shape, "):
+                full.step(*other)
     p.drain()
-    resumed = toys.pipeline(toys.network(4), seed=1)
     resumed.load_state_dict(p.state_dict())
     assert_bitwise_equal(resumed.step(small, labels), p.step(small, labels))

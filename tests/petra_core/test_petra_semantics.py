@@ -37,6 +37,7 @@ from petra_core.update_rule import UpdateRule
 from petra_core.worker import Backward
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
+from tests.properties import HELD_BETWEEN_STEPS
 from tests.reference import RULES, Delay, Named, ReferencePart, ReferenceRun, Sgd, entries, simulate, step_length
 
 TOLERANCE = 1e-12
@@ -230,13 +231,6 @@ class Drift(UpdateRule):
             self.buffers[parameter] = 0.5 * mean + 0.5 * (parameter - old)
             parameter.add_(self.buffers[parameter], alpha=0.1 * delay)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"means": [self.buffers.get(parameter) for parameter in self.parameters]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        means = zip(self.parameters, state["means"], strict=True)
-        self.buffers = {parameter: mean for parameter, mean in means if mean is not None}
-
 
 class DriftByHand(Delay):
     """The rule `Drift` on whole dictionaries."""
@@ -288,7 +282,7 @@ class Case:
         rules: Rules for delay. With any, the learning rate is constant, as their equations by hand expect.
         nesterov: Whether the momentum is Nesterov's.
         dropout: Probability of dropout in the stem and in reversible parts.
-        autocast: Whether to compute in mixed precision, from float32 weights.
+        autocast: Dtype of mixed precision, from float32 weights; None for float64.
         count: Number of micro-batches.
         drains: Numbers of micro-batches after which the pipeline is drained.
         stop: Number of micro-batches after which the state is saved and loaded by another pipeline; 0 for never.
@@ -303,7 +297,7 @@ class Case:
     rules: Sequence[UpdateRule] = ()
     nesterov: bool = True
     dropout: float = 0.0
-    autocast: bool = False
+    autocast: torch.dtype | None = None
     count: int = 18
     drains: tuple[int, ...] = ()
     stop: int = 0
@@ -356,7 +350,7 @@ class Case:
 
         rule, optimizer, data = RULES[self.method.name], Sgd(rate, MOMENTUM, self.nesterov, decay_of), self.data()
         torch.manual_seed(11)
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast, cache_enabled=False):
+        with torch.autocast("cpu", self.autocast, enabled=self.autocast is not None, cache_enabled=False):
             return simulate(stages, rule, self.k, optimizer, data, enters, about, self.expected_staleness)
 
     def pipeline(self, **settings: Any) -> Pipeline:
@@ -368,14 +362,17 @@ class Case:
             optimizer=sgd(RATE, momentum=MOMENTUM, nesterov=self.nesterov, weight_decay=DECAY),
             staleness=self.staleness,
             delay=self.rules,
-            autocast=torch.bfloat16 if self.autocast else None,
+            autocast=self.autocast,
             **{"seed": None if self.dropout else 7} | settings,  # the reference draws from the global generator
         )
 
     def train(
         self, p: Pipeline, look: Callable[[int, Tensor | None], object] = lambda m, loss: None, start: int = 0
     ) -> None:
-        """Train to the end, and call `look` with the number and the loss of each micro-batch after its step."""
+        """Train to the end, and call `look` with the number and the loss of each micro-batch after its step.
+
+        FFCV and loaders with pinned memory write the next micro-batch to the memory of this one.
+        """
         data = self.data()
         if not start:
             torch.manual_seed(11)  # as before the training of the reference
@@ -383,18 +380,25 @@ class Case:
             if m in self.drains:
                 p.drain()
             p.set_learning_rate(lambda j, m=m: self.rate(m, j))
-            look(m, p.step(x, y))
+            before = x.clone()
+            loss = p.step(x, y)
+            assert_bitwise_equal(x, before)
+            x.fill_(math.nan), y.zero_()
+            look(m, loss)
         p.drain()
 
 
 def check(case: Case, folder: Path) -> None:
     """Compare the engine's training with that of the reference, after a resume and over several ranks bitwise."""
-    alone = assert_equals_reference(case, folder / "state.pt")
+    alone, state = assert_equals_reference(case)
     if case.stop:
+        checkpoint.save(folder / "state.pt", state)  # the training has continued meanwhile
+        loaded = checkpoint.load(folder / "state.pt")
         resumed = case.pipeline()
         toys.train(resumed, case.data()[-3:], drain=False)  # earlier work of the pipeline must leave no trace
-        resumed.load_state_dict(checkpoint.load(folder / "state.pt"))
+        resumed.load_state_dict(loaded)
         case.train(resumed, start=case.stop)
+        assert_bitwise_equal(loaded, state)
         assert_bitwise_equal(resumed.state_dict(), alone.state_dict())
         assert resumed.memory().now() == alone.memory().now()
     if case.partition:
@@ -404,13 +408,14 @@ def check(case: Case, folder: Path) -> None:
         assert_bitwise_equal(train_over_ranks(case), dict(enumerate(alone.state_dict()["workers"])))
 
 
-def assert_equals_reference(case: Case, file: Path) -> Pipeline:
+def assert_equals_reference(case: Case) -> tuple[Pipeline, dict[str, Any]]:
     """Compare weights, statistics and losses after every step, and what every backward reads and returns.
 
     Returns:
-        The pipeline after its training. Its state after `stop` micro-batches is in the file.
+        The pipeline after its training, and its state after `stop` micro-batches.
 
     """
+    state: dict[str, Any] = {}
     tolerance = 1e-4 if case.autocast else TOLERANCE
     history, seen = case.by_reference(), []
     generator = torch.get_rng_state()
@@ -430,8 +435,11 @@ def assert_equals_reference(case: Case, file: Path) -> Pipeline:
         assert_close(weights_of(p), history.weights[end], tolerance)
         assert_close(statistics_of(p), history.statistics[end], tolerance)
         assert_close(loss, history.losses[m], tolerance)
+        assert not loss.requires_grad
+        since = max((drain for drain in case.drains if drain <= m), default=0)
+        assert p.in_flight == min(m + 1 - since, case.expected_staleness[0])
         if m + 1 == case.stop:
-            checkpoint.save(file, p.state_dict())
+            state.update(p.state_dict())
 
     case.train(p, compare)
     assert_close(weights_of(p), history.weights[-1], tolerance)
@@ -439,7 +447,9 @@ def assert_equals_reference(case: Case, file: Path) -> Pipeline:
     assert sorted(seen) == [(j, m) for j in range(len(p.stages)) for m in range(case.count)]
     assert p.observed_staleness == case.expected_staleness
     assert [worker.version for worker in p.workers] == [case.count // case.k] * len(p.stages)
-    return p
+    assert p.in_flight == 0
+    assert case.method.double_buffered or p.memory().now(*HELD_BETWEEN_STEPS) == 0
+    return p, state
 
 
 def has_whole_input(method: Method, stage: str) -> bool:
@@ -534,7 +544,11 @@ def with_rules() -> list[Case]:
 def alone() -> list[Case]:
     """Return networks of one stage, which no rule for delay changes, and every method in mixed precision."""
     cases = [Case(method, "h", 2, rules=rules, count=6) for method, rules in SETTINGS if method is methods.PETRA]
-    return cases + [Case(method, "b r r b h", 4, autocast=True, count=12) for method in methods.PAPER]
+    dtypes = itertools.cycle((torch.bfloat16, torch.float16))
+    return cases + [
+        Case(method, "b r r b h", 4, autocast=dtype, count=12)
+        for method, dtype in zip(methods.PAPER, dtypes, strict=False)
+    ]
 
 
 def random_vector(generator: random.Random, stages: int) -> tuple[int, ...]:

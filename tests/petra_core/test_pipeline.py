@@ -10,32 +10,19 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
-from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, Stage, merge, methods
+from petra_core import BufferedStage, NonFiniteError, Pipeline, Stage, methods
 from petra_core.inspection.values import PendingLosses
 from petra_core.methods import Method
 from petra_core.tape import as_streams, as_value
 from petra_core.update_rule import UpdateRule
-from petra_core.worker import Backward, devices_of
+from petra_core.worker import devices_of
 from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.test_petra_semantics import Drift
-from tests.properties import assert_trains_as_plain_training, program
+from tests.properties import program
 
 pytestmark = pytest.mark.convolutions
-
-
-@pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_drain_leaves_nothing_in_flight(method: Method) -> None:
-    """Losses are scalars without a graph, and staleness determines the number of micro-batches in flight."""
-    p = toys.pipeline(toys.network(5), method, accumulation=8)
-    losses = [p.step(x, y) for x, y in toys.batches(7)]
-    assert all(loss is not None and loss.dim() == 0 and not loss.requires_grad for loss in losses)
-    assert p.in_flight == min(7, p.staleness[0])
-    p.drain()
-    assert p.in_flight == 0
-    assert [worker.observed_staleness for worker in p.workers] == [min(d, 6) for d in p.staleness]
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
@@ -78,29 +65,6 @@ def test_recorded_actions_equal_program(method: Method, stages: int, k: int) -> 
     assert p.micro_batches == 11
 
 
-@pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_caller_may_overwrite_batch_after_step(method: Method) -> None:
-    """The caller may overwrite a micro-batch after `step`, which does not write to it."""
-    # FFCV and loaders with pinned memory reuse their buffers, and a pipeline holds a batch for up to 2(J-1) steps.
-    data = toys.batches(9)
-    kept = toys.pipeline(toys.network(6), method)
-    expected = toys.train(kept, data)
-    x, y = (torch.empty_like(tensor) for tensor in data[0])
-    reused = toys.pipeline(toys.network(6), method)
-    losses = []
-    for inputs, target in data:
-        x.copy_(inputs)
-        y.copy_(target)
-        before = x.clone()
-        losses.append(reused.step(x, y))
-        assert_bitwise_equal(x, before)  # the pipeline does not write to it either
-        x.fill_(float("nan"))
-        y.fill_(0)
-    reused.drain()
-    assert [loss.item() for loss in losses if loss is not None] == expected
-    assert_bitwise_equal(toys.weights(reused), toys.weights(kept))
-
-
 def test_frozen_parameters_stay_without_gradient_bytes() -> None:
     """Frozen parameters do not change and take no memory for gradients."""
     net = toys.network(5)
@@ -112,47 +76,6 @@ def test_frozen_parameters_stay_without_gradient_bytes() -> None:
         assert_bitwise_equal(dict(p.stages[2].named_parameters()), dict(net[2].named_parameters()))
         assert p.memory().stages[2].peak["gradients"] == 0
         assert not torch.equal(p.stages[1].state_dict()["residual.0.weight"], net[1].state_dict()["residual.0.weight"])
-
-
-@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("method", methods.PAPER, ids=str)
-def test_autocast_keeps_streams_in_float32_and_learns(method: Method, narrow: torch.dtype) -> None:
-    """Under autocast, streams and weights stay in float32, and the loss falls."""
-    torch.manual_seed(0)
-    net = [stage.float() for stage in toys.network(6)]
-    x, y = toys.batches(1)[0]
-    seen: list[torch.dtype] = []
-    for stage in net[1:]:
-        stage.function.register_forward_pre_hook(
-            lambda module, streams: seen.extend(t.dtype for t in tree_leaves(streams))
-        )
-    p = Pipeline(net, method, optimizer=lambda q: torch.optim.SGD(q, lr=0.02), autocast=narrow)
-    losses = [loss.item() for loss in (p.step(x.float(), y) for _ in range(30)) if loss is not None]
-    assert set(seen) == {torch.float32}
-    assert losses[-1] < losses[0]
-    grads = [p.dtype for p in net[1].parameters()]
-    assert set(grads) == {torch.float32}
-
-
-@pytest.mark.parametrize(("method", "k"), toys.METHODS_AND_K, ids=str)
-def test_hook_changes_no_results(method: Method, k: int) -> None:
-    """The hook receives every backward and leaves states and held bytes unchanged."""
-    data, states = toys.batches(14), []
-    backwards: list[Backward] = []
-    net = toys.network(6, dropout=0.2)
-    net = [net[0], merge(net[1:3]), *net[3:]]
-    frozen = next(net[2].parameters()).requires_grad_(False)
-    for after_backward in (None, backwards.append):
-        p = Pipeline(
-            copy.deepcopy(net), method, accumulation=k, optimizer=toys.sgd, seed=3, after_backward=after_backward
-        )
-        toys.train(p, data, drain=False)
-        memory = [(dict(stage.now), dict(stage.peak)) for stage in p.memory().stages]
-        states.append([p.state_dict(), toys.train(p, []), memory])
-    assert_bitwise_equal(states[1], states[0])
-    assert len(backwards) == 14 * len(net)  # including those in the drain
-    names = [name for name, parameter in net[2].named_parameters() if parameter is not frozen]
-    assert all(list(backward.gradients) == names for backward in backwards if backward.stage == 2)
 
 
 @pytest.mark.parametrize(
@@ -173,17 +96,6 @@ def test_copies_of_pipeline_train_identically(method: Method, rules: list[Update
 
 
 # Bad input
-
-
-def test_batch_of_other_shape_raises() -> None:
-    """A micro-batch of another shape or dtype raises ValueError, and training can continue."""
-    p = toys.pipeline(toys.network(4))
-    x, y = toys.batches(1)[0]
-    p.step(x, y)
-    for other in ((x[:3], y[:3]), (x.float(), y), (x[:, :2], y)):
-        with pytest.raises(ValueError, match=r"micro-batch 1 has shapes .*drop_last=True"):
-            p.step(*other)
-    toys.train(p, [(x, y)] * 5)  # the pipeline is unchanged
 
 
 def broken(data: list[Any], *stages: int, value: str) -> tuple[Pipeline, dict[str, Any]]:
@@ -286,13 +198,3 @@ def test_interrupted_step_requires_a_load() -> None:
         p.step(*data[0])
     p.load_state_dict(state)
     toys.train(p, data)
-
-
-@pytest.mark.parametrize("method", methods.ALL, ids=str)
-def test_integer_inputs_and_stage_without_parameters_train(method: Method) -> None:
-    """Integer inputs have no gradient, and a stage may have no parameters."""
-    torch.manual_seed(0)
-    head = HeadStage(nn.Sequential(nn.Flatten(), nn.Linear(30, 3)))
-    net = [stage.double() for stage in (BufferedStage(nn.Embedding(11, 6)), BufferedStage(nn.Tanh()), head)]
-    data = [(torch.randint(0, 11, (4, 5)), torch.tensor([0, 1, 2, 0])) for _ in range(6)]
-    assert_trains_as_plain_training(net, method, 2, data)
