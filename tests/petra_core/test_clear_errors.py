@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from petra_core import CheckpointError, methods
+from petra_core import methods
 from petra_core.methods import Method
-from petra_core.optimizers import adamw
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.test_user_modules import batches, made, network, step, trained
 from tests.toys import computing
@@ -53,23 +52,6 @@ def test_evaluate_supports_inference_mode(method: Method) -> None:
     trained(network(), method)
 
 
-def test_load_recovers_from_failed_load() -> None:
-    """After a failed load, a valid state loads and training resumes bitwise."""
-    data = batches(12)
-    p, other = made(network(), methods.PETRA), made(network(), methods.PETRA)
-    for x, y in data[:6]:
-        p.step(x, y)
-        other.step(x, y)
-    state = other.state_dict()
-    with pytest.raises(CheckpointError):
-        p.load_state_dict(made(network(), methods.PETRA, optimizer=adamw(0.1)).state_dict())
-    p.load_state_dict(state)
-    for x, y in data[6:]:
-        p.step(x, y)
-        other.step(x, y)
-    assert_bitwise_equal(p.state_dict(), other.state_dict())
-
-
 @pytest.mark.parametrize("method", [methods.PETRA, methods.BACKPROPAGATION], ids=str)
 def test_set_learning_rate_overrides_other_changes(method: Method) -> None:
     """`set_learning_rate` overrides changes of a scheduler and writes a tensor only if its value differs."""
@@ -88,11 +70,3 @@ def test_set_learning_rate_overrides_other_changes(method: Method) -> None:
     optimizer.param_groups[0]["lr"] = torch.tensor(0.3)
     p.set_learning_rate(0.1)
     assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.1)
-
-
-def test_stages_may_share_frozen_modules() -> None:
-    """Stages may share a module without trained parameters under every method."""
-    shared = nn.Linear(4, 4).double().requires_grad_(False)
-    net = network(lambda f: nn.Sequential(f, shared))
-    for method in methods.ALL:
-        trained(net, method)

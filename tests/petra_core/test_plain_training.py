@@ -18,7 +18,6 @@ from petra_core.stages import Stage
 from tests.compare import assert_bitwise_equal
 from tests.petra_core import errors
 from tests.petra_core.test_user_modules import (
-    ALIASED,
     aliased,
     batches,
     checkpointed,
@@ -26,10 +25,11 @@ from tests.petra_core.test_user_modules import (
     network,
     normed,
     sgd,
+    sharing_frozen,
     spectral,
     step,
 )
-from tests.properties import assert_resumes_bitwise, assert_trains_as_plain_training
+from tests.properties import assert_resumes_bitwise
 from tests.toys import computing
 
 
@@ -122,14 +122,6 @@ def test_pareprop_sees_context_variables_of_the_caller() -> None:
             context.run(trained.step, x, y)
         models.append(trained.model)
     assert_close(*models)
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.trace:FutureWarning")  # users have such modules
-def test_traced_module_trains_with_petra() -> None:
-    """Modules of torch.jit train with the methods that the error of the others recommends."""
-    example = torch.randn(5, 4, dtype=torch.float64)
-    traced = network(lambda function: torch.jit.trace(function.double(), example))  # type: ignore[no-any-return, no-untyped-call]  # torch gives it no types
-    assert_trains_as_plain_training(traced, methods.PETRA, 1, batches(12), optimizer=sgd, plain=network())
 
 
 @pytest.mark.parametrize("write", [lambda parameter: parameter.mul_(0.9), errors.double])
@@ -290,17 +282,6 @@ def test_memory_counts_buffers_that_are_kept_for_kept_graphs() -> None:
         assert stage.now["inputs"] == payload(held)
 
 
-def test_constant_buffers_are_not_kept_for_kept_graphs() -> None:
-    """A buffer that no forward writes, such as a mask, is the same when a graph is recorded again."""
-    stages = network()
-    stages[1].function.register_buffer("mask", torch.ones(4))
-    trained = made(stages, methods.DELAYED_GRADIENTS)
-    step(trained, 5)
-    entries = [entry for of_stage in entries_in_flight(trained) for entry in of_stage]
-    assert entries
-    assert not any("buffers" in entry for entry in entries)
-
-
 class Langevin(torch.optim.SGD):
     """An optimizer that adds noise."""
 
@@ -329,20 +310,16 @@ def anneal(index: int, version: int, stage: Stage) -> None:
         stage.function.factor.mul_(0.9)
 
 
-def sharing_frozen() -> list[Stage]:
-    """Return a network whose stages share a frozen module."""
-    torch.manual_seed(0)  # `network` does so later
-    shared = nn.Linear(4, 4).requires_grad_(False)
-    return network(lambda f: nn.Sequential(f, nn.Tanh(), shared))
-
-
 PIPELINED = [method for method in methods.ALL if method.pipelined]
 KEEPING = [methods.DELAYED_GRADIENTS, methods.PIPEDREAM_2BW]
 ALIASING = [methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS]
 #: Networks and settings whose states are easily lost, with the methods under which they are tried.
 RESUMED: dict[str, tuple[Sequence[Method], Callable[[], list[Stage]], dict[str, Any]]] = {
-    "noise of a hook": (methods.ALL, network, {"before_update": add_noise}),
-    "noise of an optimizer": (methods.ALL, network, {"optimizer": functools.partial(Langevin, lr=0.1)}),
+    "noise of a hook and an optimizer": (
+        methods.ALL,
+        network,
+        {"before_update": add_noise, "optimizer": functools.partial(Langevin, lr=0.1)},
+    ),
     "written buffer outside the state": (
         (methods.PETRA, methods.BACKPROPAGATION),
         scheduled,
@@ -352,7 +329,10 @@ RESUMED: dict[str, tuple[Sequence[Method], Callable[[], list[Stage]], dict[str, 
     "frozen module of two stages": (KEEPING, sharing_frozen, {}),
     "buffer that is read and written": (KEEPING, lambda: network(spectral), {}),
     "checkpoint of BatchNorm and dropout": (PIPELINED, lambda: network(normed(checkpointed, nn.Dropout(0.2))), {}),
-    **{f"aliased outputs: {kind}": (ALIASING, functools.partial(aliased, kind, copied=False), {}) for kind in ALIASED},
+    **{
+        f"aliased outputs: {kind}": (ALIASING, functools.partial(aliased, kind, copied=False), {})
+        for kind in ("parameter", "memory of an attribute", "halves")
+    },
 }
 
 
@@ -367,10 +347,12 @@ def test_resume_is_bitwise(name: str, method: Method, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", PIPELINED, ids=str)
 def test_only_kept_graphs_save_buffers_of_their_forwards(method: Method) -> None:
-    """Loading a state records kept graphs again. Other methods have no use for the buffers of earlier forwards."""
+    """Loading a state records kept graphs again, with the buffers that forwards write. Others are the same then."""
     counting = computing(lambda m, x: m.f(x) + 0 * m.count.add_(1), count=lambda: nn.Buffer(torch.zeros(())))
-    p = made(network(counting), method, accumulation=8 if method.double_buffered else 1)
-    for x, y in batches(7):
-        p.step(x, y)
-    entries = [e for worker in p.state_dict()["workers"] for part in worker["parts"] for e in part["memory"]]
-    assert any("buffers" in entry for entry in entries) == method.keeps_graph
+    stages = [*network(counting)[:2], *network()[2:]]
+    stages[2].function.register_buffer("mask", torch.ones(4))
+    p = made(stages, method, accumulation=8 if method.double_buffered else 1)
+    step(p, 7)
+    writing, constant = entries_in_flight(p)[1:3]
+    assert {"buffers" in entry for entry in writing} == {method.keeps_graph}
+    assert {"buffers" in entry for entry in constant} == {False}
