@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from petra_core import models
-from petra_core.optimizers import adamw, nadam, optimizer_of, set_rate, sgd
+from petra_core.optimizers import adamw, nadam, optimizer_of, sgd
 
 
 def test_weight_decay_excludes_batchnorm_and_biases():
@@ -38,23 +38,6 @@ def test_weight_decay_of_adam_is_decoupled(factory, kind):
     matrix.grad, vector.grad = torch.zeros_like(matrix), torch.zeros_like(vector)
     optimizer.step()
     assert (matrix[0, 0].item(), vector[0].item()) == pytest.approx((2.0 * (1 - 0.1 * 0.5), 2.0), rel=1e-12)
-
-
-def test_tensor_rate_is_written_only_when_changed() -> None:
-    """A write is a GPU kernel per group, which once ran at every step although a rate is constant for epochs."""
-    optimizer = sgd(0.5)([torch.zeros(2, 2, requires_grad=True), torch.zeros(2, requires_grad=True)])
-    for group in optimizer.param_groups:
-        group["lr"] = torch.tensor(0.5)
-    written: list[int] = []
-    for rate in (0.25, 0.25, 0.25, 0.125):
-        set_rate(optimizer, rate)
-        assert [group["lr"].item() for group in optimizer.param_groups] == [rate, rate]
-        written.append(sum(group["lr"]._version for group in optimizer.param_groups))
-    assert written == [2, 2, 2, 4]
-    again = sgd(1.0)([torch.zeros(2, 2, requires_grad=True), torch.zeros(2, requires_grad=True)])
-    again.load_state_dict(optimizer.state_dict())
-    set_rate(again, 0.125)
-    assert [group["lr"].item() for group in again.param_groups] == [0.125, 0.125]
 
 
 def test_factory_without_a_signature_gets_the_parameters() -> None:

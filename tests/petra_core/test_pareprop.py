@@ -64,17 +64,6 @@ def test_training_equals_reversible_backpropagation(network: str, seed: int | No
     assert_bitwise_equal(trained(net, PAREPROP, data, seed=seed), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_caller_autocast_equals_reversible_backpropagation(dtype: torch.dtype) -> None:
-    """Autocast is per thread: without passing it on, the other thread would reconstruct in another precision."""
-    net = [stage.float() for stage in toys.network(6)]
-    data = [(x.float(), y) for x, y in toys.batches(4)]
-    with torch.autocast("cpu", dtype=dtype):
-        expected = trained(net, REVERSIBLE_BACKPROPAGATION, data)
-        assert_bitwise_equal(trained(net, PAREPROP, data), expected)
-    assert trained(net, PAREPROP, data)[0] != expected[0]
-
-
 def calling(call: Callable[[], object]) -> nn.Module:
     """Return a convolution that calls a function after every evaluation."""
 

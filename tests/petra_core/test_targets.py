@@ -128,13 +128,6 @@ def test_check_and_predict_accept_structured_targets(kind: str) -> None:
     assert [dict(stage.peak) for stage in p.memory().stages] == [dict(stage.peak) for stage in predicted]
 
 
-def test_evaluate_returns_all_outputs() -> None:
-    stages, data = network(with_tuple), batches(1, "tuple")
-    p = made(stages, methods.PETRA)
-    with torch.no_grad():
-        assert_bitwise_equal(p.evaluate(data[0][0]), sequential(stages)(data[0][0]))
-
-
 def test_target_is_copied_and_missing_entry_raises() -> None:
     """The caller may overwrite targets after `step`, and a target without an entry raises ValueError."""
     stages, data = network(with_dict), batches(2, "dict")
