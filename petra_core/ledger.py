@@ -24,17 +24,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # keep this module importable without torch, for users of KINDS
     from torch import Tensor
 
-KINDS = (
-    "parameters",
-    "buffers",
-    "gradients",
-    "optimizer",
-    "inputs",
-    "stashed_weights",
-    "messages",
-    "graph",
-    "side_bits",
-)
+IN_FLIGHT = ("inputs", "stashed_weights", "messages", "graph", "side_bits")  # for micro-batches in flight
+KINDS = ("parameters", "buffers", "gradients", "optimizer", *IN_FLIGHT)
 
 
 def payload(tensors: "Iterable[Tensor]") -> int:

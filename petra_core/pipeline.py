@@ -610,9 +610,8 @@ class Pipeline:
                 whose limit is lower, are left out.
 
         """
-        workers = [
-            worker for worker, done, limit in zip(self.workers, self._done, limits, strict=True) if done <= step < limit
-        ]
+        progress = zip(self.workers, self._done, limits, strict=True)
+        workers = [worker for worker, done, limit in progress if done <= step < limit]
         if step < self.micro_batches:
             for worker in workers[: -1 if self.method.overlapped else None]:
                 yield [(worker, Action(Kind.FORWARD, step))]
@@ -621,9 +620,7 @@ class Pipeline:
             if number is None:
                 continue
             actions = backward_actions(self.method, number, self.accumulation, head=worker.is_head)
-            turn = [
-                (worker, action) for action in actions if self.common_clip is None or action.kind is not Kind.UPDATE
-            ]
+            turn = [(worker, a) for a in actions if self.common_clip is None or a.kind is not Kind.UPDATE]
             if self.method.overlapped:  # the R of the stage below runs concurrently with B
                 turn = [(worker, action) for worker, action in turn if action.kind is not Kind.RECONSTRUCT]
                 if worker.is_head:

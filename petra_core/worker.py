@@ -29,7 +29,7 @@ from petra_core.inspection.evaluations import Inspection
 from petra_core.inspection.guards import refuse_foreign_gradients
 from petra_core.inspection.modules import check_optimizer
 from petra_core.inspection.states import UnsavedBuffers, check_optimizer_state
-from petra_core.ledger import Ledger, payload
+from petra_core.ledger import IN_FLIGHT, Ledger, payload
 from petra_core.messages import Message
 from petra_core.optimizers import OptimizerFactory, optimizer_of, rate_ratios
 from petra_core.randomness import RandomStream, replay
@@ -421,7 +421,7 @@ class Worker:
             steps: Number of steps by which micro-batches have later numbers than in the state, a multiple of k.
 
         """
-        for kind in ("inputs", "side_bits", "stashed_weights", "graph", "messages"):
+        for kind in IN_FLIGHT:
             self.ledger.set(kind, 0)
         updates = steps // self._accumulation
         self.version = state["version"] + updates
@@ -463,9 +463,7 @@ class Worker:
 
     def _take(self, inbox: deque[Message], micro_batch: int, *, account: bool = True) -> Message:
         message = inbox.popleft()
-        assert message.micro_batch == micro_batch, (
-            f"stage {self.index}: {message.micro_batch} came before {micro_batch}"
-        )
+        assert message.micro_batch == micro_batch, f"stage {self.index}: {message.micro_batch}, not {micro_batch}"
         if account:
             self.ledger.add("messages", -message.bytes())
         return message

@@ -50,10 +50,7 @@ class OwnedTensors:
         copied = self._look(results, given) if self._left else self._copied
         if not copied:
             return results
-        return tuple(
-            result.clone() if result is not None and number in copied else result
-            for number, result in enumerate(results)
-        )
+        return tuple(r.clone() if r is not None and number in copied else r for number, r in enumerate(results))
 
     def _look(self, results: Sequence[Tensor | None], given: Streams) -> set[int]:
         """Find the results to copy in later calls. Return those to copy now.
@@ -62,9 +59,8 @@ class OwnedTensors:
         overwrites them.
         """
         self._left -= 1
-        taken = {
-            storage_reference(tensor) for tensor in (*self._stage.parameters(), *self._stage.buffers())
-        } | self._earlier
+        own = (*self._stage.parameters(), *self._stage.buffers())
+        taken = {storage_reference(tensor) for tensor in own} | self._earlier
         # A coupling returns a whole input stream by design, and nothing writes to it.
         passed = {storage_reference(stream) for stream in given}
         if not self._may_pass:
