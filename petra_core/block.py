@@ -14,13 +14,13 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from petra_core.buffers import BufferCopies, Buffers, FrozenBuffers
+from petra_core.buffers import Attributes, BufferCopies, Buffers, FrozenBuffers, attributes_of, earlier_attributes
 from petra_core.inspection.evaluations import BlockInspection, Inspection, Projections, pattern_like
 from petra_core.inspection.guards import BackwardWatch, refuse_foreign_gradients, refuse_input_writes
 from petra_core.inspection.ownership import OwnedTensors
@@ -65,6 +65,7 @@ class _InFlight:
         projections: Projections of the function's output; empty if the forward was not inspected.
         autocast: Dtype of automatic mixed precision in the forward; None for none.
         before: Copies of the buffers from before the forward, if a resume records the graph again; None otherwise.
+        attributes: Attributes of the modules after the graph was recorded, if its backward may evaluate them again.
 
     """
 
@@ -78,6 +79,7 @@ class _InFlight:
     projections: Projections = ()
     autocast: torch.dtype | None = None
     before: BufferCopies | None = None
+    attributes: Attributes = field(default_factory=dict)
 
     @property
     def held(self) -> int:
@@ -216,6 +218,8 @@ class Block:
         entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, None if tape is None else weights)
         entry.projections = () if inspected is None else inspected.projections
         entry.autocast, entry.before = autocast_dtype(self._device, self._autocast), before
+        if tape is not None and self._watched_backwards:
+            entry.attributes = attributes_of(self.stage.function)
         self._ledger.add(self._kept_as, entry.held)
         entry.version = self.weights.keep_prediction(version, predicted)
         self._memory.append(entry)
@@ -360,13 +364,14 @@ class Block:
     def _differentiate_with_care(self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool) -> Gradients:
         """Differentiate a graph whose backward evaluates the function again, or may do so.
 
-        Such an evaluation draws from the stage's random stream and does not change buffers. It may call `backward` (as
-        the reversible blocks of RevTorch and memcnn do), which adds to the `.grad` of leaves. The result includes these
-        gradients.
+        Such an evaluation draws from the stage's random stream and does not change buffers. It may read attributes
+        that the forward of its micro-batch has set, such as a seed. It may call `backward` (as the reversible blocks of
+        RevTorch and memcnn do), which adds to the `.grad` of leaves. The result includes these gradients.
         """
         with (
             self._stream,
             self._scratch.freeze() if entry.buffers is None else contextlib.nullcontext(),
+            earlier_attributes(entry.attributes),
             torch.no_grad(),  # so that only an evaluation enables gradients, not the engine
             BackwardWatch() as watch,  # type: ignore[no-untyped-call]  # torch gives it no types
         ):
@@ -444,6 +449,7 @@ class Block:
                 tape = self._memory[0].tape
                 assert tape is not None
                 tape.forget()
+                self._memory[0].attributes = attributes_of(self.stage.function)
                 self._memory.rotate(-1)
         self._ledger.add(self._kept_as, sum(entry.held for entry in self._memory))
 

@@ -13,12 +13,13 @@ a method evaluates it a second time.
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+Attributes: TypeAlias = dict[tuple[nn.Module, str], Any]  # by module and name
 Buffers: TypeAlias = Mapping[tuple[nn.Module, str], Tensor]  # by module and name
 BufferCopies: TypeAlias = Mapping[tuple[nn.Module, str], Tensor | None]
 
@@ -97,3 +98,27 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     """Return whether two buffers are equal; False for sparse ones, which torch cannot compare."""
     alike = one.layout is torch.strided and (one.shape, one.dtype) == (other.shape, other.dtype)
     return alike and torch.equal(one, other)
+
+
+def attributes_of(function: nn.Module, kinds: type | tuple[type, ...] = object) -> Attributes:
+    """Return the attributes of modules that have values of some kinds. Parameters and buffers are not attributes."""
+    modules = function.modules()
+    return {(m, key): value for m in modules for key, value in vars(m).items() if isinstance(value, kinds)}
+
+
+def set_attributes(values: Attributes) -> None:
+    """Set attributes of modules."""
+    for (module, key), value in values.items():
+        setattr(module, key, value)
+
+
+@contextlib.contextmanager
+def earlier_attributes(values: Attributes) -> Iterator[None]:
+    """Give attributes of modules their earlier values in a context."""
+    now = {(module, key): vars(module).get(key) for module, key in values}
+    changed = {place: value for place, value in values.items() if now[place] is not value}
+    set_attributes(changed)
+    try:
+        yield
+    finally:
+        set_attributes({place: now[place] for place in changed})

@@ -56,7 +56,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from petra_core.buffers import Buffers
+from petra_core.buffers import Buffers, attributes_of, set_attributes
 from petra_core.errors import Finding, StageError
 from petra_core.inspection.ownership import storage_reference
 from petra_core.stages import ReversibleStage, Stage
@@ -307,8 +307,8 @@ class BlockInspection:
         # A module may count its evaluations if outputs and gradients do not depend on the count. If an attribute or a
         # buffer has changed, two further evaluations therefore run with the earlier and a later value; that of a number
         # is far ahead.
-        generators, attributes = Generators(self._function), _attributes(self._function, _PLAIN)
-        kept = {place: _projections(value) for place, value in _attributes(self._function, _CONTAINERS).items()}
+        generators, attributes = Generators(self._function), attributes_of(self._function, _PLAIN)
+        kept = {place: _projections(value) for place, value in attributes_of(self._function, _CONTAINERS).items()}
         if isinstance(self._stage, ReversibleStage):  # a replaced `combine` may overwrite a message
             attributes[self._stage, "combine"] = self._stage.combine
             self._stage.combine = combine_streams
@@ -319,7 +319,7 @@ class BlockInspection:
             # These replace the tensors that the first evaluation kept.
             self._whole.origins |= dict.fromkeys(reads.made, self)
             drew = generators.moved() & self._drew
-            now = _attributes(self._function, _PLAIN)
+            now = attributes_of(self._function, _PLAIN)
             changed = {place: value for place, value in now.items() if attributes.get(place) != value}
             far = {place: _far(attributes.get(place), value) for place, value in changed.items()}
             for (module, key), value in written.items():
@@ -332,17 +332,17 @@ class BlockInspection:
             self._report_reads(reads)
             earlier = {place: attributes[place] for place in far.keys() & attributes.keys()}
             if self._forwards == INSPECTED - 1 and [*self._function.buffers()]:
-                _set_attributes(earlier)
+                set_attributes(earlier)
                 self._report_modes(written.keys(), again(False)[3].keys())
             if far and difference is None:
-                _set_attributes(earlier)
+                set_attributes(earlier)
                 results = again(True, True)[1]
-                _set_attributes(far)
+                set_attributes(far)
                 difference = "an evaluation fails"  # for example because a counter exceeds a list
                 with contextlib.suppress(Exception):
                     difference = self._describe(results, again(True, True)[1], len(outputs))
         finally:
-            _set_attributes(attributes)
+            set_attributes(attributes)
             generators.restore()
         for generator in sorted(drew):
             self._report(f"draws random numbers from {generator}", PURE)
@@ -375,14 +375,15 @@ class BlockInspection:
 
         These include buffers, of which it changes only copies, unless the function refers to them in another way.
         """
-        for (module, key), value in _attributes(self._function, _CONTAINERS).items():
+        for (module, key), value in attributes_of(self._function, _CONTAINERS).items():
             pairs = zip(kept.get((module, key), ()), _projections(value), strict=False)
             if not any(abs(now - old) > self._tolerance(dtype) * length for (dtype, length, old), (*_, now) in pairs):
                 continue
-            what = f"changes the tensor {key!r} of a {type(module).__name__} in every evaluation, which is not a buffer"
+            kind = type(module).__name__
+            what = f"changes the tensor {key!r} of a {kind} in every evaluation, which is not a buffer"
             remedy = "register it with register_buffer: such an evaluation changes only copies of buffers"
             if key == "_buffers":
-                what = f"writes a buffer of a {type(module).__name__} through another reference (a closure, a list)"
+                what = f"writes a buffer of a {kind} through another reference to it (a closure, a list)"
                 remedy = "access it as an attribute of its module: such an evaluation replaces buffers there by copies"
             self._report(f"{what}, so the evaluation for a backward would change it a second time", remedy)
 
@@ -521,7 +522,7 @@ class Generators:
     """The states of the generators that the replay of random numbers (`petra_core.randomness`) does not restore."""
 
     def __init__(self, function: nn.Module) -> None:
-        private = _attributes(function, _GENERATORS).items()
+        private = attributes_of(function, _GENERATORS).items()
         named: list[tuple[str, Any]] = [("Python's random", random), ("numpy.random", np.random)]
         named += [(f"its private generator {key}", generator) for (_, key), generator in private]
         accesses = [(name, *_access(generator)) for name, generator in named]
@@ -551,21 +552,6 @@ def _far(before: Any, now: Any) -> Any:
     """Return a value far ahead in the direction in which a number changes. Other values are returned unchanged."""
     numbers = isinstance(before, int | float) and isinstance(now, int | float) and not isinstance(now, bool)
     return now + FAR * (now - before) if numbers else now
-
-
-def _set_attributes(values: Mapping[tuple[nn.Module, str], Any]) -> None:
-    for (module, key), value in values.items():
-        setattr(module, key, value)
-
-
-def _attributes(function: nn.Module, kinds: type | tuple[type, ...]) -> dict[tuple[nn.Module, str], Any]:
-    """Return the attributes of modules that have values of some kinds. Parameters and buffers are not attributes."""
-    return {
-        (module, key): value
-        for module in function.modules()
-        for key, value in vars(module).items()
-        if isinstance(value, kinds)
-    }
 
 
 @torch.no_grad()

@@ -156,6 +156,16 @@ class _EvaluatedAgain(torch.autograd.Function):
 evaluated_again = computing(lambda m, x: _EvaluatedAgain.apply(x, m.f))
 
 
+def restoring(m: Any, x: Tensor) -> Tensor:
+    """Draw as in the forward of an inner backward, which is the last one, like the reversible blocks of reformers."""
+    if not torch.is_grad_enabled():
+        m.state = torch.get_rng_state()
+        return m.f(x)
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(m.state)
+        return m.f(x)
+
+
 def normed(wrap: Wrap, *last: nn.Module) -> Wrap:
     # There is no bias before BatchNorm, because its gradient is zero up to rounding.
     return lambda f: wrap(nn.Sequential(*f[:2], nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4), *last))
@@ -231,6 +241,10 @@ def differentiated(m: Any, x: Tensor) -> Tensor:
         z = x if x.requires_grad else x.detach().requires_grad_()
         (force,) = torch.autograd.grad(m.f(z).tanh().sum(), z, create_graph=True)
     return force
+
+
+def frozen() -> nn.Parameter:
+    return nn.Parameter(torch.ones(4), requires_grad=False)
 
 
 def cached(cache: dict[int, Tensor], m: Any, x: Tensor) -> Tensor:
@@ -462,6 +476,10 @@ CONSTRUCTS: dict[str, tuple[Make, Make | None]] = {
     "checkpoint of dropout": (around(lambda f: checkpointed(dropping(f))), around(dropping)),
     "checkpoint of checkpoint": (around(lambda f: checkpointed(checkpointed(f))), network),
     "inner backward": (around(evaluated_again), network),
+    "inner backward of dropout": (
+        around(lambda f: evaluated_again(computing(restoring)(dropping(f)))),
+        around(dropping),
+    ),
     "gradients of weights by an inner graph": (
         around(computing(lambda m, x: _EvaluatedAgain.apply(x, m.f, *m.f.parameters()))),
         network,
@@ -534,7 +552,7 @@ TRIED = [
 def test_construct_trains_as_in_plain_pytorch_and_as_its_twin(construct: str, method: Method) -> None:
     """Losses, weights and buffers equal those of a plain loop, and in a full pipeline those of the twin."""
     make, twin = CONSTRUCTS[construct]
-    if construct != "checkpoint of dropout":  # the masks of a seed are other ones than in a plain loop
+    if "dropout" not in construct:  # the masks of a seed are other ones than in a plain loop
         # A plain loop updates the statistics of a checkpointed BatchNorm twice.
         plain = make() if twin is None or "head" in construct else twin()
         inspect = twin is None  # with a twin, the inspected pipeline below is compared
@@ -775,10 +793,6 @@ def rarely(m: Any, x: Tensor) -> Tensor:
 @torch.no_grad()
 def decay(tensor: Tensor) -> None:
     tensor.mul_(0.9)
-
-
-def frozen() -> nn.Parameter:
-    return nn.Parameter(torch.ones(4), requires_grad=False)
 
 
 #: Residual functions with side effects or hidden state.
