@@ -154,6 +154,7 @@ class BlockInspection:
         self._replaces = weights.replaces
         self._forwards = self._backwards = 0
         self._reads: _Reads | None = None  # of the first evaluation
+        self._created: set[StorageWeakRef] = set()  # storages that are new in the inspected evaluation
         self._drew: set[str] = set()  # generators from which the first evaluation drew
         self.projections: Projections = ()
 
@@ -193,6 +194,7 @@ class BlockInspection:
         ):
             yield
         self._whole.origins |= dict.fromkeys(reads.made, self)
+        self._created = reads.created if self.evaluates else set()
         self._reads = reads if self._recomputes and self.evaluates else None  # else a copy could have weak references
         if self._replaces:
             for weight in reads.aliased:
@@ -288,11 +290,13 @@ class BlockInspection:
         for leaf in tape.leaves:
             self._whole.inputs[leaf] = self
         own = {id(tensor) for tensor in (*weights.values(), *tape.leaves)}
-        given = {storage_reference(stream) for stream in inputs}
+        # A module may detach its input, create a tensor, or make a parameter of a frozen weight, and differentiate with
+        # respect to that. No other block has this leaf, and a plain loop does not train it either, nor a buffer.
+        frozen = (parameter for parameter in self.parameters if not parameter.requires_grad)
+        inner = {_storage(tensor) for tensor in (*inputs, *self._function.buffers(), *frozen)} | self._created
+        self._created = set()  # a copy of this object could not have weak references
         for leaf in _leaves(tape.roots()):
-            # A module may detach its input and differentiate with respect to that. No other block has this leaf.
-            is_own = id(leaf) in own or (storage_reference(leaf) in given and leaf not in self._whole.inputs)
-            if not is_own:
+            if id(leaf) not in own and (_storage(leaf) not in inner or leaf in self._whole.inputs):
                 self._report_leaf(leaf)
 
     def _compare(self, inputs: Streams, outputs: Streams, again: Evaluate) -> Tape:
@@ -318,6 +322,7 @@ class BlockInspection:
                 tape, results, same_draws, written = again(True)
             # These replace the tensors that the first evaluation kept.
             self._whole.origins |= dict.fromkeys(reads.made, self)
+            self._created = reads.created
             drew = generators.moved() & self._drew
             now = attributes_of(self._function, _PLAIN)
             changed = {place: value for place, value in now.items() if attributes.get(place) != value}
@@ -463,6 +468,7 @@ class _Reads(TorchFunctionMode):
     Attributes:
         foreign: Blocks whose tensors were read, each with the name of the first operation that read one.
         made: Storages of the tensors that the evaluation has computed.
+        created: Storages of all tensors that operations of the evaluation have returned, except for those they read.
         generators: States of generators other than the global ones, before the operations that had them as arguments.
         weights: Storages of the block's parameters from which an operation has computed a tensor.
         aliased: Trained parameters whose memory was read through a tensor that the evaluation has not made of them.
@@ -473,6 +479,7 @@ class _Reads(TorchFunctionMode):
         super().__init__()
         self.foreign: dict[BlockInspection, str] = {}
         self.made: set[StorageWeakRef] = set()
+        self.created: set[StorageWeakRef] = set()
         self.generators: list[bytes] = []
         self.weights: set[StorageWeakRef | None] = set()
         self.aliased: set[Tensor] = set()
@@ -503,6 +510,7 @@ class _Reads(TorchFunctionMode):
                 self.foreign.setdefault(origin, getattr(func, "__name__", str(func)))
         result = func(*args, **kwargs)
         results = {id(t): (storage, t) for t in _tensors(result) if (storage := _storage(t)) is not None}
+        self.created |= {storage for storage, _ in results.values()} - read
         self._views |= {key: tensor for key, (storage, tensor) in results.items() if storage in self._weights}
         if computed:
             self.weights |= read & self._weights.keys() if results else set()

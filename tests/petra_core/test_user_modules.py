@@ -243,8 +243,24 @@ def differentiated(m: Any, x: Tensor) -> Tensor:
     return force
 
 
+def strained(m: Any, x: Tensor) -> Tensor:
+    """Differentiate with respect to a tensor that every evaluation creates, as for the stress of a crystal."""
+    with torch.enable_grad():
+        strain = torch.zeros(4, dtype=x.dtype, requires_grad=True)
+        (stress,) = torch.autograd.grad(m.f(x * (1 + strain)).tanh().sum(), strain, create_graph=True)
+    return x * stress
+
+
 def frozen() -> nn.Parameter:
     return nn.Parameter(torch.ones(4), requires_grad=False)
+
+
+def above_frozen_embedding() -> list[Stage]:
+    """Return a network with a frozen embedding whose output requires a gradient, as in `peft`."""
+    net, table = network(), nn.Embedding(2, 4).requires_grad_(False)
+    table.register_forward_hook(lambda _module, _inputs, output: output.requires_grad_())
+    embedding = computing(lambda m, x: m.f(m.table((x > 0).long())[:, 0]), table=lambda: table)
+    return [BufferedStage(embedding(nn.Sequential(nn.Linear(4, 4), DuplicateStreams()))).double(), *net[1:]]
 
 
 def cached(cache: dict[int, Tensor], m: Any, x: Tensor) -> Tensor:
@@ -511,6 +527,16 @@ CONSTRUCTS: dict[str, tuple[Make, Make | None]] = {
     "weight_norm": (around(lambda f: nn.Sequential(f, parametrizations.weight_norm(nn.Linear(4, 4)))), None),
     "DataParallel": (around(nn.DataParallel), None),
     "differentiates in its forward": (around(computing(differentiated)), None),
+    "differentiates by a new tensor": (around(computing(strained)), None),
+    "output that requires a gradient": (above_frozen_embedding, None),
+    "parameter made of a frozen weight": (
+        around(computing(lambda m, x: m.f(x * nn.Parameter(m.w[None])), w=frozen)),
+        None,
+    ),
+    "buffer that requires a gradient": (
+        around(computing(lambda m, x: m.f(x) + m.zero.requires_grad_(), zero=buffer(0.0))),
+        None,
+    ),
     "a cache of constants": (around(computing(functools.partial(cached, {}))), None),
     "full backward hook": (around(hooked), None),
     "hook that returns a constant": (returning_a_constant, None),
@@ -866,6 +892,9 @@ UNTRACKED: dict[str, Wrap] = {
 UNREGISTERED: dict[str, Wrap] = {
     "list": computing(lambda m, x: m.f(m.layers[0](x)), layers=lambda: [nn.Linear(4, 4).double()]),
     "dict": computing(lambda m, x: m.f(x * m.raw["w"]), raw=lambda: {"w": nn.Parameter(torch.ones(4).double())}),
+    "later": computing(
+        lambda m, x: m.f(x * m.raw.setdefault("w", torch.ones(4, dtype=x.dtype, requires_grad=True))), raw=dict
+    ),
 }
 
 
