@@ -249,6 +249,7 @@ class Block:
                 self._precision(),
                 self.weights.replace(weights),
                 torch.set_grad_enabled(gradients),
+                refuse_input_writes(self.stage.function, inputs),
                 self._scratch.freeze(),
                 replay(begin, self._device),
             ):

@@ -52,6 +52,8 @@ def refuse_input_writes(function: nn.Module, inputs: Streams) -> Iterator[None]:
         yield
     except RuntimeError as error:
         if "a leaf Variable that requires grad" not in str(error):  # autograd rejects the write in a graph
+            if "change requires_grad flags of leaf variables" in str(error):
+                error.add_note("inputs of stages require a gradient; in stage 0, which needs none, give it x.detach()")
             if any(text in str(error) for text in _WITHOUT_GRADIENT) and not torch.is_grad_enabled():
                 error.add_note(
                     "the forwards of this method run without gradients: a module that differentiates in its "

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from petra_core import methods
+from petra_core import BufferedStage, methods
 from petra_core.methods import Method
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.test_user_modules import batches, made, network, step, trained
+from tests.petra_core.test_user_modules import assert_same, batches, made, network, step, trained
 from tests.toys import computing
 
 X, Y = batches(1)[0]
@@ -20,6 +20,12 @@ def hooking(m: Any, x: Tensor) -> Tensor:
     h: Tensor = m.f(x)
     h.register_hook(torch.neg)
     return h
+
+
+def setting_a_flag(m: Any, x: Tensor) -> Any:
+    h = x[:, :]
+    h.requires_grad = True
+    return m.f(h)
 
 
 #: Functions that need a gradient in their forward, and the advice of the note.
@@ -38,6 +44,17 @@ def test_gradient_in_forward_without_grad_mode_has_a_note(kind: str, method: Met
     with pytest.raises(RuntimeError) as caught:
         step(made(network(computing(function)), method), 12)
     assert any(advice in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_requires_grad_of_a_view_of_the_input_has_a_note(method: Method) -> None:
+    """A module that sets it, as the speech models of transformers do, trains with the remedy of the note."""
+    setting, net = computing(setting_a_flag), network()
+    with pytest.raises(RuntimeError, match="flags of leaf variables") as caught:
+        step(made([BufferedStage(setting(net[0].function)), *net[1:]], method), 12)
+    assert any("in stage 0" in note and "x.detach()" in note for note in caught.value.__notes__)
+    remedy = computing(lambda m, x: m.f(x.detach()))(setting(net[0].function))
+    assert_same(trained([BufferedStage(remedy), *network()[1:]], method), trained(network(), method), 0.0)
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
