@@ -65,7 +65,7 @@ class _InFlight:
         projections: Projections of the function's output; empty if the forward was not inspected.
         autocast: Dtype of automatic mixed precision in the forward; None for none.
         before: Copies of the buffers from before the forward, if a resume records the graph again; None otherwise.
-        attributes: Attributes of the modules after the graph was recorded, if its backward may evaluate them again.
+        attributes: Attributes of the modules after the graph was recorded, if its backward may read them.
 
     """
 
@@ -147,6 +147,7 @@ class Block:
         self._writes_buffers = None if method.keeps_graph and method.pipelined and not is_head else False
         # Number of backwards that remain to be watched: all, if one evaluates the function (torch.utils.checkpoint).
         self._watched_backwards: float = WATCHED_BACKWARDS
+        self._sets_attributes = False  # whether a kept graph was differentiated after a later forward set attributes
         self._owned_outputs = OwnedTensors(stage, may_pass=stage.invertible)  # a coupling returns a whole input stream
         self._owned_messages, self._owned_gradients = OwnedTensors(stage), OwnedTensors(stage)
         self._inspected: BlockInspection | None = None
@@ -218,7 +219,7 @@ class Block:
         entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, None if tape is None else weights)
         entry.projections = () if inspected is None else inspected.projections
         entry.autocast, entry.before = autocast_dtype(self._device, self._autocast), before
-        if tape is not None and self._watched_backwards:
+        if tape is not None and (self._watched_backwards or self._sets_attributes):
             entry.attributes = attributes_of(self.stage.function)
         self._ledger.add(self._kept_as, entry.held)
         entry.version = self.weights.keep_prediction(version, predicted)
@@ -352,27 +353,31 @@ class Block:
         return inputs, grad_inputs
 
     def _differentiate(self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool) -> Gradients:
-        """Differentiate an entry's graph, with the weights and buffers with which it was recorded in their places."""
+        """Differentiate an entry's graph, with the weights and buffers with which it was recorded in their places.
+
+        A backward may also read attributes that the forward of its micro-batch has set, such as a seed.
+        """
         assert entry.tape is not None
         leaves = self.parameters if entry.weights is None else list(entry.weights.values())
         with (
             mixed_precision(self._device, None),
             self.weights.replace(entry.weights),
+            earlier_attributes(entry.attributes) as changed,  # before `freeze`, which sets some too
             contextlib.nullcontext() if entry.buffers is None else self.frozen.freeze(entry.buffers),
         ):
+            self._sets_attributes = self._sets_attributes or bool(changed)
             return entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
 
     def _differentiate_with_care(self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool) -> Gradients:
         """Differentiate a graph whose backward evaluates the function again, or may do so.
 
-        Such an evaluation draws from the stage's random stream and does not change buffers. It may read attributes
-        that the forward of its micro-batch has set, such as a seed. It may call `backward` (as the reversible blocks of
-        RevTorch and memcnn do), which adds to the `.grad` of leaves. The result includes these gradients.
+        Such an evaluation draws from the stage's random stream and does not change buffers. It may call `backward` (as
+        the reversible blocks of RevTorch and memcnn do), which adds to the `.grad` of leaves. The result includes these
+        gradients.
         """
         with (
             self._stream,
             self._scratch.freeze() if entry.buffers is None else contextlib.nullcontext(),
-            earlier_attributes(entry.attributes),
             torch.no_grad(),  # so that only an evaluation enables gradients, not the engine
             BackwardWatch() as watch,  # type: ignore[no-untyped-call]  # torch gives it no types
         ):

@@ -113,12 +113,12 @@ def set_attributes(values: Attributes) -> None:
 
 
 @contextlib.contextmanager
-def earlier_attributes(values: Attributes) -> Iterator[None]:
-    """Give attributes of modules their earlier values in a context."""
+def earlier_attributes(values: Attributes) -> Iterator[Attributes]:
+    """Give attributes of modules their earlier values in a context, and yield those that have changed since."""
     now = {(module, key): vars(module).get(key) for module, key in values}
     changed = {place: value for place, value in values.items() if now[place] is not value}
     set_attributes(changed)
     try:
-        yield
+        yield changed
     finally:
         set_attributes({place: now[place] for place in changed})

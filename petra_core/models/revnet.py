@@ -102,9 +102,8 @@ def split_stem(in_channels: int, width: int, kernel: int, stride: int, *, pool: 
 
 def streams_head(width: int, num_classes: int) -> HeadStage:
     """Return the head: two streams [B, width, H, W] -> logits [B, num_classes] of their global averages."""
-    return HeadStage(
-        nn.Sequential(ConcatStreams(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, num_classes))
-    )
+    means = (ConcatStreams(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return HeadStage(nn.Sequential(*means, nn.Linear(2 * width, num_classes)))
 
 
 def revnet(depth: int, *, num_classes: int, stem: str = "cifar", width: int = 64) -> list[Stage]:

@@ -166,6 +166,24 @@ def restoring(m: Any, x: Tensor) -> Tensor:
         return m.f(x)
 
 
+class _ScaledByAttribute(torch.autograd.Function):
+    """Multiplication by an attribute of a module, which the backward reads again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, module: Any) -> Tensor:
+        ctx.module = module
+        return x * module.scale
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0] * ctx.module.scale, None
+
+
+def scaled_by_attribute(m: Any, x: Tensor) -> Tensor:
+    m.scale = x.detach().abs().mean()
+    return _ScaledByAttribute.apply(m.f(x), m)  # type: ignore[no-any-return]  # torch gives it no type
+
+
 def normed(wrap: Wrap, *last: nn.Module) -> Wrap:
     # There is no bias before BatchNorm, because its gradient is zero up to rounding.
     return lambda f: wrap(nn.Sequential(*f[:2], nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4), *last))
@@ -495,6 +513,10 @@ CONSTRUCTS: dict[str, tuple[Make, Make | None]] = {
     "inner backward of dropout": (
         around(lambda f: evaluated_again(computing(restoring)(dropping(f)))),
         around(dropping),
+    ),
+    "backward that reads an attribute": (
+        around(computing(scaled_by_attribute)),
+        around(computing(lambda m, x: m.f(x) * x.detach().abs().mean())),
     ),
     "gradients of weights by an inner graph": (
         around(computing(lambda m, x: _EvaluatedAgain.apply(x, m.f, *m.f.parameters()))),
