@@ -323,7 +323,8 @@ class BlockInspection:
             # These replace the tensors that the first evaluation kept.
             self._whole.origins |= dict.fromkeys(reads.made, self)
             self._created = reads.created
-            drew = generators.moved() & self._drew
+            for generator in sorted(generators.moved() & self._drew):  # first, since other findings may follow from it
+                self._report(f"draws random numbers from {generator}", PURE)
             now = attributes_of(self._function, _PLAIN)
             changed = {place: value for place, value in now.items() if attributes.get(place) != value}
             far = {place: _far(attributes.get(place), value) for place, value in changed.items()}
@@ -349,8 +350,6 @@ class BlockInspection:
         finally:
             set_attributes(attributes)
             generators.restore()
-        for generator in sorted(drew):
-            self._report(f"draws random numbers from {generator}", PURE)
         if not same_draws:
             what = "draws another number of random numbers when it is evaluated again, or another thread draws from "
             what += "torch's global generator meanwhile"

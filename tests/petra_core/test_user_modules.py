@@ -846,6 +846,7 @@ def decay(tensor: Tensor) -> None:
 #: Residual functions with side effects or hidden state.
 IMPURE: dict[str, Wrap] = {
     "python": computing(lambda m, x: m.f(x) if random.random() < 0.999 else 0 * x),
+    "python_layer": computing(lambda m, x: m.f(x) if random.random() > 0.8 else x),  # reads weights or not
     "numpy_global": computing(lambda m, x: m.f(x) * float(np.random.rand() < 0.999)),
     "numpy_own": computing(
         lambda m, x: m.f(x) * float(m.numpy.random() < 0.999), numpy=lambda: np.random.default_rng(0)
