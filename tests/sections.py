@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 from reproduce import published
 from reproduce.cells.kinds import Cell
 from reproduce.exhibits._exhibit import Exhibit, section
 from reproduce.exhibits.claims import Judged, judge_claim
-from reproduce.presentation.content import Entry, Section, Table
+from reproduce.presentation.content import Entry, Figure, Section, Table
+from reproduce.presentation.plots import SVG
 from reproduce.records.benchmarks import Benchmark
 from reproduce.records.frames import Frames, RunSet
 from reproduce.records.results import Results, read
@@ -53,6 +55,11 @@ def of_benchmarks(exhibit: Exhibit, *records: Benchmark) -> Section:
 def run_sets(root: Path, scale: str, cells: Iterable[Cell]) -> list[RunSet]:
     """Return the run sets of these cells."""
     return list(Frames(read(root)).run_sets(scale, list(cells)))
+
+
+def describe(figure: Figure) -> str:
+    """Return the description in a drawing, for readers who cannot see it."""
+    return ElementTree.fromstring(figure.svg).findtext(f"{{{SVG}}}desc", "") if figure.svg else ""
 
 
 def tables(section: Section) -> list[Table]:

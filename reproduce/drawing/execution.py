@@ -59,18 +59,6 @@ def execute(
     return recording
 
 
-def format_actions(actions: Sequence[tuple[int, Action]]) -> str:
-    """Format executed actions as text with one line per stage, as in `petra_core.staleness`.
-
-    Args:
-        actions: Pairs of a stage and an action, in the order of execution.
-
-    """
-    stages = range(1 + max((stage for stage, _ in actions), default=-1))
-    lines = [" ".join(str(action) for index, action in actions if index == stage) for stage in stages]
-    return "\n".join(f"stage {stage} | {line}" for stage, line in enumerate(lines))
-
-
 def lay_out(actions: Sequence[tuple[int, Action]], partition: Sequence[int]) -> Timeline:
     """Return executed actions as a timeline. Durations are the units of Table 1 in seconds; messages take no time.
 

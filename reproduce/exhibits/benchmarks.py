@@ -174,7 +174,7 @@ def _timelines(benchmark: Benchmark) -> Iterator[Figure]:
         text = f"{len(timeline.events)} actions in {_digits(1e3 * timeline.seconds)} ms; at work: {busy}."
         key = f"benchmark-{benchmark.name}-timeline-{place}"
         svg = to_svg([Panel(title, timeline, span, lanes)], key=f"figure-{key}", title=title)
-        yield Figure(key, title, text, svg, f"{title}. {text}")
+        yield Figure(key, title, svg, f"{title}. {text}")
 
 
 EXHIBIT = declare("benchmarks", whole=whole)

@@ -32,7 +32,7 @@ OTHERS = (
 def whole(_: Frames) -> Iterator[Shown]:
     """Yield PETRA with both timings in one drawing, and a drawing of each other method."""
     late, sooner = (vector[0] for vector in TIMINGS.values())
-    lengths = [f"{_executed(methods.PETRA, name)[1].seconds:g}" for name in TIMINGS]
+    lengths = [f"{_executed(methods.PETRA, name).seconds:g}" for name in TIMINGS]
     values = {"stages": STAGES, "late": late, "sooner": sooner, "entered": MICRO_BATCHES[True], "lengths": lengths}
     yield Sentence(text_of("schedules", "sentence", **values))
     yield drawn(methods.PETRA, tuple(TIMINGS))
@@ -40,31 +40,30 @@ def whole(_: Frames) -> Iterator[Shown]:
 
 
 @cache
-def _executed(method: Method, timing: str) -> tuple[str, Timeline]:
-    """Run a method, and return its actions as text and as a timeline. They do not depend on records."""
-    from reproduce.drawing.execution import execute, format_actions, lay_out  # imports torch
+def _executed(method: Method, timing: str) -> Timeline:
+    """Run a method, and return its executed actions as a timeline. They do not depend on records."""
+    from reproduce.drawing.execution import execute, lay_out  # imports torch
 
     staleness = TIMINGS[timing] if method.pipelined else None
     actions = execute(method, STAGES, MICRO_BATCHES[method.pipelined], staleness=staleness)
-    return format_actions(actions), lay_out(actions, (1,) * STAGES)
+    return lay_out(actions, (1,) * STAGES)
 
 
 def drawn(method: Method, timings: tuple[str, ...]) -> Figure:
     """Draw the schedules of a method, one below the other."""
     lanes = [f"stage {stage}" for stage in range(STAGES)]
-    panels, described, captions = [], [], []
+    panels, captions = [], []
     for timing in timings:
-        text, timeline = _executed(method, timing)
+        timeline = _executed(method, timing)
         title = method.title + f", {timing}" * method.pipelined
         panels.append(Panel(title, timeline, (0, timeline.seconds), lanes))
-        described.append(f"{title}\n{text}")
         idle = sum(timeline.idle(device) for device in range(STAGES)) / STAGES / timeline.seconds
         entered = MICRO_BATCHES[method.pipelined]
         captions.append(text_of("schedules", "caption", title=title, entered=entered, timeline=timeline, idle=idle))
     key = f"schedule-{method.name.lower().replace('_', '-')}"
     name = f"Schedule of {method.title}"
     svg = to_svg(panels, key=f"figure-{key}", title=name, unit="forwards")
-    return Figure(key, name, "\n".join(described), svg, " ".join(captions))
+    return Figure(key, name, svg, " ".join(captions))
 
 
 EXHIBIT = declare("schedules", whole=whole, stages=STAGES)

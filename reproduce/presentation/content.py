@@ -95,8 +95,7 @@ class Figure:
 
     key: str  # name of its anchor and of its download
     title: str  # short name, also its accessible name
-    description: str  # what the drawing shows, for readers who cannot see it
-    svg: str
+    svg: str  # with the title and a description for readers who cannot see it
     caption: str  # what it shows, at which scale
     scale: str = ""  # name of the scale of all its content; empty: no scale, or several
     #: Box of the first panel in the units of the drawing (x, y, width, height), without axes; empty: the whole drawing.

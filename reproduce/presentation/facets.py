@@ -232,7 +232,7 @@ def facet(
     frame = frame if isinstance(frame, DataFrame) else DataFrame(list(frame))
     title = title or caption.partition(" (")[0].partition(". ")[0]
     if frame.empty:
-        return Figure(key, title, "", "", caption)
+        return Figure(key, title, "", caption)
     x, y = (Axis(axis) if isinstance(axis, str) else axis for axis in (x, y))
     if x.column in CHOSEN:
         x = replace(x, log=True, ticks=sorted(set(frame[x.column])) if x.ticks is None else x.ticks)
@@ -251,7 +251,7 @@ def facet(
             description += f" Beside: {beside.label}."
         svg = plots.to_svg(drawing, key=f"figure-{key}", title=title, description=description)
         box = plots.box_of(drawing, grid.flat[0])
-    return Figure(key, title, description, svg, caption, panel=box)
+    return Figure(key, title, svg, caption, panel=box)
 
 
 @dataclass(frozen=True)

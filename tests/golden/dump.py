@@ -22,6 +22,7 @@ from reproduce.records.frames import Frames
 from reproduce.records.record import scan
 from reproduce.records.results import read
 from reproduce.report.headline import Answer, first_screen
+from tests.sections import describe
 
 HERE = Path(__file__).parent
 COMMITTED = HERE.parents[1] / "reports" / "records"
@@ -69,7 +70,7 @@ def texts(frames: Frames, *keys: str) -> Iterator[tuple[str, str]]:
 
 def headlines(answers: Sequence[Answer]) -> str:
     """Return the text of the answers and pictures at the top."""
-    words = [f"{one.title} {one.text} | {one.figure.caption} | {one.figure.description}" for one in answers]
+    words = [f"{one.title} {one.text} | {one.figure.caption} | {describe(one.figure)}" for one in answers]
     return "\n".join(words) + "\n"
 
 
@@ -92,7 +93,7 @@ def _lines_of_block(block: Block) -> Iterator[str]:
             yield "  " + " | ".join(entry.text + (f"[{entry.mark.value}]" if entry.mark else "") for entry in row)
         yield from (f"  note {note}" for note in block.notes)
     elif isinstance(block, Figure):
-        yield f"figure {block.key}: {block.caption} | {block.description}"
+        yield f"figure {block.key}: {block.caption} | {describe(block)}"
     elif isinstance(block, Listing):
         yield f"listing {block.key}"
     else:

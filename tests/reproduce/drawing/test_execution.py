@@ -8,7 +8,7 @@ import pytest
 from petra_core import methods
 from petra_core.staleness import Action, Kind, lockstep, one_f_one_b
 from reproduce.drawing.__main__ import main
-from reproduce.drawing.execution import execute, format_actions, lay_out
+from reproduce.drawing.execution import execute, lay_out
 from reproduce.drawing.timeline import ScheduleError
 from tests.properties import program
 
@@ -55,9 +55,3 @@ def test_draw_command_writes_svg(method: str, titles: list[str], tmp_path: Path)
     text = (tmp_path / "schedule.svg").read_text("utf-8")
     assert ElementTree.fromstring(text)[0].text.endswith("on 3 stages, k = 2")
     assert [title for title in titles if title not in text] == []
-
-
-def test_formatted_actions_have_one_line_per_stage() -> None:
-    executed = [(0, Action(Kind.FORWARD, 0)), (1, Action(Kind.FORWARD, 0)), (1, Action(Kind.BACKWARD, 0))]
-    assert format_actions(executed) == "stage 0 | F0\nstage 1 | F0 B0"
-    assert format_actions([]) == ""

@@ -65,5 +65,5 @@ def test_schedules_draw_both_timings_and_every_other_schedule() -> None:
     assert all(f"PETRA, {timing}" in drawn[0].svg for timing in schedules.TIMINGS)
     assert "With 4 stages, 6 later micro-batches" in rendered.sentence
     for figure in drawn:
-        assert "F1" in figure.description
+        assert "F1 of stage 3: " in figure.svg
         assert "devices are idle for" in figure.caption

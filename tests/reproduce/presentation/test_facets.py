@@ -9,6 +9,7 @@ from reproduce.presentation import facets
 from reproduce.presentation.content import Figure
 from reproduce.presentation.facets import Look, Panel, where
 from reproduce.presentation.statistics import Estimate
+from tests.sections import describe
 
 LOOKS = {"a": Look("the first", "#aa0001"), "b": Look("the second", "#bb0002", None, "^"), "c": Look("c", "#00ff00")}
 #: Curves in two lines of two panels.
@@ -55,7 +56,7 @@ def test_layer_draws_another_column_where_present() -> None:
     other = facets.with_column("formula", lambda panel: seen.append((panel.y, list(panel.part[panel.y]))))
     figure = draw(rows, other, facets.dots())
     assert seen == [("formula", [5.0, 6.0])]
-    assert figure.description == "1 panel. the first from 1 to 2.", "where what y is"
+    assert describe(figure) == "1 panel. the first from 1 to 2.", "where what y is"
 
 
 def test_panels_may_have_separate_axis_scales() -> None:
@@ -108,7 +109,7 @@ def test_figure_description_summarises_its_data(layer: facets.Layer, rows: list[
     """The description contains the range of every curve, bar or row, or that nothing is known."""
     made = [dict(zip(("x", "y", "hue"), row, strict=True)) for row in rows]
     figure = draw(made, layer, x=facets.Axis("x", "k"), y=facets.Axis("y", "%"))
-    assert figure.description == f"1 panel, % against k. {description}."
+    assert describe(figure) == f"1 panel, % against k. {description}."
 
 
 def test_known_columns_have_default_labels() -> None:

@@ -51,7 +51,7 @@ def test_chosen_name_cannot_escape_an_attribute() -> None:
     """Escape the key of a figure, which contains the name of a benchmark that a pull request can choose."""
     key = """benchmark-x" onload="document.title='PWNED'"""
     svg = '<svg viewBox="0 0 10 20"></svg>'
-    figure = Figure(key, "title", "caption", svg, "description")
+    figure = Figure(key, "title", svg, "caption")
     (root,) = [ElementTree.fromstring(name_svg(figure))]
     assert set(root.attrib) == {"id", "viewBox"}
     small = picture(Section(key="s", title="t", blocks=[figure], findings=[]))
