@@ -75,7 +75,7 @@ def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
     def less_rival(k: int) -> Field:
         return judged_columns("PETRA − it", lambda row: beside[*row, k], digits=1, group=f"k = {k}")
 
-    head = [words("network", lambda row: row[0], heading=True), method("method", lambda row: methods.by_name(row[1]))]
+    head = [words("network", lambda row: row[0], heading=True), method(lambda row: methods.by_name(row[1]))]
     yield table(
         key=f"accuracy-{key}",
         caption=f"Test accuracy by network, method and k, and differences to backpropagation, points ({setting}).",

@@ -21,8 +21,7 @@ from reproduce.exhibits.pareprop import gains_of
 from reproduce.modelling.buffer_rules import held, with_rules
 from reproduce.modelling.complexity import Measured, read_measured
 from reproduce.modelling.network import read_timed_networks
-from reproduce.presentation.compare import Difference, SeedSample, format_difference, means
-from reproduce.presentation.compare import measured_samples as measured_in_runs
+from reproduce.presentation.compare import Difference, SeedSample, format_difference, means, measured_samples
 from reproduce.presentation.content import GIGABYTE, signless, with_sign
 from reproduce.presentation.statements import ClaimVerdict, compare, holds
 from reproduce.presentation.statistics import Estimate
@@ -266,7 +265,7 @@ def _of_gradients(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evi
     epochs = run_set.example.epochs
     values = gradients.profiles(lines) if overall else gradients.in_parts(lines, epochs, PARTS)
     by = ["measure"] if overall else ["begin", "end", "measure"]
-    gains = measured_in_runs(gradients.over_stages(gradients.gains(values)), "value", by)
+    gains = measured_samples(gradients.over_stages(gradients.gains(values)), by)
     cosines = [gain for place, gain in gains.items() if (place if overall else place[-1]) == "cosine" and gain.estimate]
     ours = min(cosines, key=_mean).estimate
     assert ours is not None  # samples without an estimate were excluded

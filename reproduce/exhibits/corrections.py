@@ -105,7 +105,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     )
     followed = set(recipes.loc[recipes["kind"] == ReconstructionCell.kind, BY].itertuples(index=False, name=None))
     lines = errors_at_bottom(run_set, runs[["cell", "mitigation"]])
-    errors = measured_samples(lines[lines["measure"] == TRAINING], "value", BY)
+    errors = measured_samples(lines[lines["measure"] == TRAINING], BY)
     if exactness := sorted(
         (e.mean, mitigation) for (*_, mitigation), sample in errors.items() if (e := sample.estimate)
     ):
@@ -115,7 +115,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         words("mitigation", lambda place: place[3], heading=True),
         words("network", lambda place: place[0]),
         number("k", lambda place: place[1]),
-        method("method", lambda place: methods.by_name(place[2])),
+        method(lambda place: methods.by_name(place[2])),
     ]
     yield table(
         key=f"corrections-{run_set.key}",

@@ -26,7 +26,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     runs = run_set.runs.assign(title=titles, blocks=depths)
     ended = runs[runs["status"].isin([Status.DONE.value, Status.FAILED.value])]
     bottom = errors_at_bottom(run_set, ended[["cell", "title", "blocks"]])
-    errors = measured_samples(bottom, "value", ["title", "blocks", "measure"])
+    errors = measured_samples(bottom, ["title", "blocks", "measure"])
     accuracy = means(runs, "test_accuracy", ["title", "blocks"])
     setting = run_set.describe()
     listed = [

@@ -37,7 +37,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         for step, pair in STEPS.items()
     }
     bottom = errors_at_bottom(run_set, runs[["cell", "J"]])
-    errors = measured_samples(bottom, "value", ["k", "J", "measure"])
+    errors = measured_samples(bottom, ["k", "J", "measure"])
     setting = run_set.describe()
     panels = facets.Panels(col="k", height=2.9)
 

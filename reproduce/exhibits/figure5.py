@@ -45,7 +45,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         return
     gains = gradients.gains(values)
     average, gain = (gradients.over_stages(f).assign(stage="mean", kind="") for f in (values, gains))
-    stages, overall = (measured_samples(frame, "value", [*PLACE, "measure"]) for frame in (gains, gain))
+    stages, overall = (measured_samples(frame, [*PLACE, "measure"]) for frame in (gains, gain))
     seeds_of, rows = extents(run_set, values), concat([values, average], ignore_index=True)
 
     def closer(study: str, measure: str) -> str:
@@ -132,7 +132,7 @@ def extents(run_set: RunSet, values: DataFrame) -> dict[str, str]:
 
 def quality(values: DataFrame, by: Sequence[str], gains: SeedSamples) -> list[Field]:
     """Return columns for rows that are places `by`: the quality of both gradients, and their difference (`gains`)."""
-    means_of, seeds = measured_samples(values, "value", [*by, "pair", "measure"]), measured_samples(values, "value", by)
+    means_of, seeds = measured_samples(values, [*by, "pair", "measure"]), measured_samples(values, by)
 
     def mean(name: str, pair: str, measure: str) -> Field:
         hint = LOOKS[pair].label

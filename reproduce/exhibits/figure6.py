@@ -28,7 +28,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     epochs = run_set.example.epochs
     fine, parts = (gradients.in_parts(lines, epochs, most) for most in (POINTS, ROWS))
     seeds_of, values = extents(run_set, parts), gradients.over_stages(parts)
-    closer = measured_samples(gradients.over_stages(gradients.gains(parts)), "value", [*PLACE, "measure"])
+    closer = measured_samples(gradients.over_stages(gradients.gains(parts)), [*PLACE, "measure"])
     cosines = fine[fine["measure"] == "cosine"].assign(epoch=(fine["begin"] + fine["end"]) / 2)
     first = next(iter(seeds_of))
     stem = parts[(parts["study"] == first) & (parts["stage"] == 0) & (parts["measure"] == "cosine")]

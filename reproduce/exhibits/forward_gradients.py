@@ -81,7 +81,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         panels=facets.Panels(col="way", wrap=3, height=1.8),
     )
     costs = _costs(run_set.frames)
-    cosines = measured_samples(over_training(lines), "value", ["place", "stage"])
+    cosines = measured_samples(over_training(lines), ["place", "stage"])
     last = max((stage for _, stage in cosines), default=0)
     yield table(
         key=f"forward-gradients-{run_set.key}",

@@ -100,7 +100,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         rows=sorted(accuracy, key=lambda place: place[0]),
         fields=[
             words("k", lambda place: f"k = {place[0]}", heading=True),
-            method("method", lambda place: methods.by_name(place[1])),
+            method(lambda place: methods.by_name(place[1])),
             words("network", lambda place: titles[place[2]]),
             mean("last epoch, %", accuracy.get),
             judged_columns("to the paper's", gaps.get),

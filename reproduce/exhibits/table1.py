@@ -44,7 +44,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         caption=text_of("table1", "formulas", reference=REFERENCE, setting="".join(settings[:1])),
         rows=[(m.method, m) for m in chosen] or [(m, None) for m in formulas()],
         fields=[
-            method("method", lambda row: row[0]),
+            method(lambda row: row[0]),
             number("k", lambda row: row[1] and row[1].place["k"]),
             _beside("activations", "activations", measured=_activations),
             _beside("weights", "copies", stashed=_value("copies")),

@@ -49,7 +49,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         caption=text_of("table3", "published", batch=BATCH, k=ACCUMULATION),
         rows=rows,
         fields=[
-            method("method", lambda row: methods.by_name(row[0].method)),
+            method(lambda row: methods.by_name(row[0].method)),
             words("input buffer", lambda row: row[1]["input_buffer"]),
             words("parameter buffer", lambda row: row[1]["parameter_buffer"]),
             entry("GB", lambda row: published_value(row[1], "memory_gb"), group="published"),
@@ -93,7 +93,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         rows=runs.itertuples(),
         fields=[
             words("network", lambda run: run.subject, heading=True),
-            method("method", lambda run: methods.by_name(run.method)),
+            method(lambda run: methods.by_name(run.method)),
             amount(BY_RULE, lambda run: run.published_rule, 1, group="by formula, MB"),
             amount(CONSISTENT, lambda run: run.consistent_rule, 1, group="by formula, MB"),
             amount("of the rules", _count_held, 1, group=HELD, hint="of the kinds they count"),

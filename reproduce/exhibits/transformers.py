@@ -52,7 +52,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         rows=sorted(accuracy, key=lambda place: place[0]),
         fields=[
             words("k", lambda place: f"k = {place[0]}", heading=True),
-            method("method", lambda place: methods.by_name(place[1])),
+            method(lambda place: methods.by_name(place[1])),
             mean("last epoch, %", accuracy.get),
             judged_columns("to backpropagation", gaps.get),
             *([mean("bits per byte", bits.get)] if dataset.text else []),

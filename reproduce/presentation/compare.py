@@ -205,12 +205,13 @@ def interval(rows: DataFrame, value: str) -> tuple[float, float] | None:
     return None if known is None or known.low is None or known.high is None else (known.low, known.high)
 
 
-def measured_samples(values: DataFrame, value: str, by: Sequence[str]) -> SeedSamples:
+def measured_samples(values: DataFrame, by: Sequence[str]) -> SeedSamples:
     """Return the samples of values measured during runs, whether these are finished or not; see `means`.
 
-    A value measured during a run, such as the difference of two gradients, counts as one value of the run.
+    A value measured during a run, such as the difference of two gradients, counts as one value of the run. It is in the
+    column `value`.
     """
-    places = _places(values.dropna(subset=[value]), ["seed", value], by)
+    places = _places(values.dropna(subset=["value"]), ["seed", "value"], by)
     return SeedSamples(
         {place: SeedSample({int(seed): float(number) for seed, number in rows}) for place, rows in places.items()}
     )

@@ -71,14 +71,14 @@ def words(name: str, value_of: Of, *, group: str = "", hint: str = "", heading: 
     return replace(column, heading=heading)
 
 
-def method(name: str, value_of: Callable[[Any], Method]) -> Field:
-    """Return a column of methods by their short titles, with the full titles as tooltips."""
+def method(value_of: Callable[[Any], Method]) -> Field:
+    """Return the column of methods by their short titles, with the full titles as tooltips."""
 
     def make(row: Any) -> Entry:
         title, short = value_of(row).title, content.short_title(value_of(row))
         return Entry(short, hint=title if short != title else "")
 
-    return entry(name, make, numeric=False)
+    return entry("method", make, numeric=False)
 
 
 def number(name: str, value_of: Of, digits: int | None = None) -> Field:
@@ -124,13 +124,13 @@ def amounts(
     return [column(key, name) for key, name in names.items()]
 
 
-def difference(name: str, value_of: Of, digits: int, *, group: str = "", hint: str = "") -> Field:
+def difference(name: str, value_of: Of, digits: int, *, group: str = "") -> Field:
     """Return a column of measured or computed differences, with their signs."""
 
     def format_signed(value: float) -> Entry:
         return Entry(content.with_sign(value, digits), value, Role.OURS)
 
-    return _numbers(name, value_of, format_signed, group, hint)
+    return _numbers(name, value_of, format_signed, group)
 
 
 def estimate_column(

@@ -48,8 +48,8 @@ def test_removing_a_seed_keeps_states_of_the_others() -> None:
 
 def test_measured_values_count_without_a_run_state() -> None:
     """Measured values are part of the sample without a state of their run."""
-    rows = DataFrame({"J": [4, 4, 10], "seed": [0, 1, 0], "error": [0.1, 0.3, None]})
-    samples = measured_samples(rows, "error", ["J"])
+    rows = DataFrame({"J": [4, 4, 10], "seed": [0, 1, 0], "value": [0.1, 0.3, None]})
+    samples = measured_samples(rows, ["J"])
     assert samples[4] == SeedSample({0: 0.1, 1: 0.3})
     assert samples[10].summary == "not run"
 

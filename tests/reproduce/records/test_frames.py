@@ -214,7 +214,7 @@ def test_mean_is_weighted_and_skips_undefined_values() -> None:
     means = average_over_micro_batches(lines, ["seed", "stage"])
     assert list(means["seed"]) == [1, 1, 0, 0], "in the order in which they come"
     assert list(means["value"]) == pytest.approx([4.0, float("nan"), float("nan"), 7.0], nan_ok=True)
-    samples = measured_samples(means, "value", ["stage"])
+    samples = measured_samples(means, ["stage"])
     assert {place: sample.values for place, sample in samples.items()} == {0: {1: 4.0}, 1: {0: 7.0}}
     assert samples[2].estimate is None
     assert len(concat([means, means], ignore_index=True)) == 8
