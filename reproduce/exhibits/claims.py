@@ -50,7 +50,6 @@ class Evidence:
     """Result of the runs of a test.
 
     Attributes:
-        scale: Scale of the runs.
         setting: Network, data set and length in words.
         text: The measured value in words.
         cells: Names of the finished cells that it is based on.
@@ -61,7 +60,6 @@ class Evidence:
 
     """
 
-    scale: str
     setting: str
     text: str
     cells: tuple[str, ...]
@@ -171,7 +169,6 @@ def _of_runs(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence
     if test["measure"] == "best_test_accuracy":
         remarks.append("best epoch, chosen by test accuracy")
     return Evidence(
-        run_set.scale,
         _setting(run_set, runs[runs["cell"].isin(cells)]),
         _format_value(claim, ours, format_difference(difference) if len(terms) > 1 else ""),
         tuple(dict.fromkeys(cells)),
@@ -215,7 +212,6 @@ def _of_formula(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evide
         return None
     holding = [m for m in known if m.follows(name)]
     return Evidence(
-        run_set.scale,
         f"reversible chains, {_stages(known)}, scale “{run_set.scale}”",
         f"counted in {len(holding)} of {count(len(known), 'measurement')}",
         tuple(m.cell.name for m in known),
@@ -238,7 +234,7 @@ def _of_memory(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Eviden
         return None
     ours = Estimate(float(first[measured].item()), None, None, (1,))
     setting = f"{_setting(run_set, first)}, batch {first['batch_size'].item()}"
-    return Evidence(run_set.scale, setting, _format_value(claim, ours), (first["cell"].item(),), ours)
+    return Evidence(setting, _format_value(claim, ours), (first["cell"].item(),), ours)
 
 
 def _of_speed(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
@@ -248,7 +244,7 @@ def _of_speed(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidenc
     ours, cell = Estimate(timed[0].speedup, None, None, (1,)), timed[0].cell
     setting = f"{timed[0].title}, width {cell.width}, batch {cell.batch_size}, one device per stage"
     remarks = ("modelled from stages timed on one device, not measured",)
-    return Evidence(run_set.scale, setting, _format_value(claim, ours), (cell.name,), ours, remarks=remarks)
+    return Evidence(setting, _format_value(claim, ours), (cell.name,), ours, remarks=remarks)
 
 
 def _of_gradients(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
@@ -270,7 +266,7 @@ def _of_gradients(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evi
     ours = min(cosines, key=_mean).estimate
     assert ours is not None  # samples without an estimate were excluded
     text = _format_value(claim, ours) + ("" if overall else ", where it is least")
-    return Evidence(run_set.scale, _setting(run_set, rows), text, tuple(rows["cell"]), ours, _holds(claim, ours))
+    return Evidence(_setting(run_set, rows), text, tuple(rows["cell"]), ours, _holds(claim, ours))
 
 
 def _of_benchmark(test: Mapping[str, Any], frames: Frames) -> list[Evidence]:
@@ -289,7 +285,7 @@ def _of_benchmark(test: Mapping[str, Any], frames: Frames) -> list[Evidence]:
         decided = True if faster == len(gains) else None if slower < len(gains) / 2 else False
         text = f"faster in {faster} of {count(len(gains), 'setting')}, {ends[0]} to {ends[1]}"
         setting, cells = f"small networks on {where}", (f"benchmarks/{record.name}",)
-        found.append(Evidence(test["scale"], setting, text, cells, holds=decided))
+        found.append(Evidence(setting, text, cells, holds=decided))
     return found
 
 
