@@ -188,6 +188,20 @@ def _tabulate_points(run_set: RunSet, points: Sequence[Point], accuracy: SeedSam
 # --- devices
 
 
+class Modelled(NamedTuple):
+    """Modelled cost of a way of training."""
+
+    speed: float  # relative to backpropagation on one device
+    fullest: float  # megabytes of the device that holds most
+    total: float  # megabytes that the devices hold, each at its peak
+
+
+def model(network: TimedNetwork, outcome: Outcome) -> Modelled:
+    """Return the cost of a way of training whose time and bytes on a network are known."""
+    alone = evaluate_best(network, Strategy(EXACT, methods.BACKPROPAGATION), 1, 1)
+    return Modelled(alone.seconds / outcome.seconds, outcome.peak / MEGABYTE, outcome.total / MEGABYTE)
+
+
 class Used(NamedTuple):
     """A way to use a number of devices, with its accuracy and its cost."""
 
@@ -197,8 +211,7 @@ class Used(NamedTuple):
     staleness: int
     accuracy: SeedSample
     exact: SeedSample  # accuracy of backpropagation with the same samples per update
-    speed: float | None  # relative to backpropagation on one device; None if stage costs are not recorded
-    megabytes: float | None  # of the fullest device
+    cost: Modelled | None  # None if stage costs are not recorded
 
 
 def _device_rows(run_set: RunSet, timed: list[TimedNetwork]) -> list[Used]:
@@ -208,26 +221,25 @@ def _device_rows(run_set: RunSet, timed: list[TimedNetwork]) -> list[Used]:
         return []
     accuracy = means(runs, OUTCOME, ["k", "method", "timing", "stages"])
     network = next((candidate for candidate in timed if candidate.cell.model == plan.NETWORK), None)
-    alone = evaluate_best(network, Strategy(EXACT, methods.BACKPROPAGATION), 1, 1) if network else None
     rows: list[Used] = []
 
-    def add(devices: int, way: str, k: int, method: str, cost: Outcome | None) -> None:
+    def add(devices: int, way: str, k: int, method: str, outcome: Outcome | None) -> None:
         stages = ",".join(map(str, plan.DEVICES[devices][0]))
         exact = accuracy[k, EXACT, timing.LOCKSTEP, ""]
         reached = exact if method == EXACT else accuracy[k, method, timing.ONE_F_ONE_B, stages]
         staleness = 0 if method == EXACT else devices - 1
-        modelled = (alone.seconds / cost.seconds, cost.peak / MEGABYTE) if alone and cost else (None, None)
-        rows.append(Used(devices, way, k, staleness, reached, exact, *modelled))
+        modelled = model(network, outcome) if network and outcome else None
+        rows.append(Used(devices, way, k, staleness, reached, exact, modelled))
 
     for devices, k, method in plan.choices():
         way = Strategy(method.title, method, sharing=Sharing.STALENESS, slack=0)
         sizes = plan.DEVICES[devices][0] or (1,) * devices
-        cost = evaluate(network, way, sizes, k) if network else None
-        add(devices, TITLES.get(method.name, method.title), k, method.name, cost)
+        outcome = evaluate(network, way, sizes, k) if network else None
+        add(devices, TITLES.get(method.name, method.title), k, method.name, outcome)
     for devices, (_, k) in plan.DEVICES.items():
         for way in (way for way in PIPELINES if way.title in SYNCHRONOUS):
-            cost = evaluate_best(network, way, devices, k) if network else None
-            add(devices, SYNCHRONOUS[way.title], k, EXACT, cost)
+            outcome = evaluate_best(network, way, devices, k) if network else None
+            add(devices, SYNCHRONOUS[way.title], k, EXACT, outcome)
     return sorted(rows, key=lambda row: row.devices)
 
 
@@ -237,8 +249,8 @@ def _of_devices(rows: list[Used]) -> Sentence:
     listed = []
     for devices, (_, most) in plan.DEVICES.items():
         one, several = (_describe(by_place[devices, methods.PETRA.title, k]) for k in (1, most))
-        exact = by_place[devices, SYNCHRONOUS["1F1B"], most].speed
-        beside = f", where synchronous 1F1B is {exact:.1f} times as fast and exact" if exact else ""
+        exact = by_place[devices, SYNCHRONOUS["1F1B"], most].cost
+        beside = f", where synchronous 1F1B is {exact.speed:.1f} times as fast and exact" if exact else ""
         listed.append(f"on {devices} devices {one} at k = 1, and {several} at k = {most}{beside}")
     text = text_of("staleness", "sentence", listed="; ".join(listed))
     return result(any((row.accuracy - row.exact).estimate for row in rows if row.staleness), text, text, finding=True)
@@ -247,13 +259,14 @@ def _of_devices(rows: list[Used]) -> Sentence:
 def _describe(used: Used) -> str:
     """Return speed and loss of a way in words: "4.2 times as fast with a loss of 4.4 ± 1.2 points"."""
     gap = used.accuracy - used.exact
-    speed = f"{used.speed:.1f} times as fast" if used.speed else "without timed stages"
+    speed = f"{used.cost.speed:.1f} times as fast" if used.cost else "without timed stages"
     lost = compare.format_difference(gap, trailing=True, unit="points") if gap.estimate else ""
     return f"{speed} {f'with a loss of {lost}' if lost else 'and not trained yet'}"
 
 
 def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Table:
     machines = [f"Stages were timed on {network.machine}." for network in timed[:1]]
+    modelled = partial(amount, group="modelled", without="not run")
     return table(
         key=f"staleness-{run_set.key}-devices",
         caption=text_of("staleness", "devices", setting=run_set.describe(network=True, rate=False)),
@@ -267,8 +280,8 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
             judged_columns(
                 "points", lambda row: row.accuracy - row.exact if row.staleness else None, group="− backpropagation"
             ),
-            amount("fullest device, MB", lambda row: row.megabytes, 1, group="modelled", without="not run"),
-            amount("speed, one device = 1", lambda row: row.speed, 2, group="modelled", without="not run"),
+            modelled("fullest device, MB", lambda row: row.cost and row.cost.fullest, 1),
+            modelled("speed, one device = 1", lambda row: row.cost and row.cost.speed, 2),
         ],
         notes=[*notes("staleness", "devices"), *machines],
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 from pandas import DataFrame, concat
 
@@ -22,7 +22,7 @@ from reproduce.exhibits import length
 from reproduce.exhibits._exhibit import run_sets, text_of
 from reproduce.exhibits.figure5 import count_reconstructing
 from reproduce.exhibits.primary import Primary, compare_variant, primaries
-from reproduce.exhibits.staleness import number_of_devices
+from reproduce.exhibits.staleness import Modelled, model, number_of_devices
 from reproduce.exhibits.table2 import BEST
 from reproduce.grids.grid import cells_of
 from reproduce.grids.plans import PLANS
@@ -33,7 +33,7 @@ from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import STRATEGIES, Sharing, Strategy, evaluate_best
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import Difference, SeedSamples, format_difference, list_differences, means
-from reproduce.presentation.content import MEGABYTE, Figure, in_prose, short_title
+from reproduce.presentation.content import Figure, in_prose, short_title
 from reproduce.presentation.statistics import Verdict
 from reproduce.records.benchmarks import THROUGHPUT, Comparison
 from reproduce.records.frames import Frames, RunSet, settings_key
@@ -229,20 +229,6 @@ def _at_paper_scale(frames: Frames) -> str:
 # --- what does it save?
 
 
-class Modelled(NamedTuple):
-    """Modelled cost of a way of training."""
-
-    speed: float  # relative to backpropagation on one device
-    fullest: float  # megabytes of the device that holds most
-    total: float  # megabytes that the devices hold, each at its peak
-
-
-def _model(network: TimedNetwork, way: Strategy, devices: int, k: int) -> Modelled:
-    alone = evaluate_best(network, WAYS["Backpropagation"], 1, 1)
-    outcome = evaluate_best(network, way, devices, k)
-    return Modelled(alone.seconds / outcome.seconds, outcome.peak / MEGABYTE, outcome.total / MEGABYTE)
-
-
 def _hold(network: TimedNetwork, title: str, slack: float = 1) -> Modelled:
     """Return the cost of a strategy with one stage per device, or on one device if it has no pipeline.
 
@@ -250,7 +236,8 @@ def _hold(network: TimedNetwork, title: str, slack: float = 1) -> Modelled:
     """
     strategy = replace(WAYS[title], slack=slack)
     devices = len(network.costs) if strategy.method.pipelined else 1
-    return _model(network, strategy, devices, SPEED_K[-1] if strategy.schedule else VARIANT.k)
+    k = SPEED_K[-1] if strategy.schedule else VARIANT.k
+    return model(network, evaluate_best(network, strategy, devices, k))
 
 
 def _held(network: TimedNetwork) -> dict[str, Modelled]:
@@ -310,7 +297,7 @@ def _speeds(network: TimedNetwork) -> Speeds:
     """
     ways = WAYS | {MERGED: Strategy(MERGED, methods.PETRA, sharing=Sharing.EVERYTHING)}
     return {
-        (title, k, devices): _model(network, ways[title], devices, k)
+        (title, k, devices): model(network, evaluate_best(network, ways[title], devices, k))
         for title in (OURS, MERGED, KEEPING, PIPELINE, CHECKPOINTED)
         for k in (SPEED_K if title != CHECKPOINTED else SPEED_K[-1:])
         for devices in sorted({1, 2, 4, 7, len(network.costs)})
