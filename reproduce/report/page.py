@@ -16,30 +16,34 @@ import jinja2
 
 from reproduce import published
 from reproduce.exhibits import claims
-from reproduce.exhibits._exhibit import commands
+from reproduce.exhibits._exhibit import all_exhibits, commands
 from reproduce.presentation.content import Figure, Listing, Table
 from reproduce.presentation.statements import ClaimVerdict
 from reproduce.presentation.statistics import MARGIN_POINTS
+from reproduce.records.frames import Frames
 from reproduce.records.results import Results
 from reproduce.report import layout, overview
-from reproduce.report.headline import QUESTION, TERMS
-from reproduce.report.sections import Top, draw
+from reproduce.report.headline import QUESTION, TERMS, Answer
+from reproduce.report.sections import make_answers, make_section
 from reproduce.text import count
 
 SCRIPT_PLACE = "HASH-OF-THE-SCRIPT"  # placeholder in the page for the hash of its script
 
 
 class Report(NamedTuple):
-    """The page as HTML, and the content of its top."""
+    """The page as HTML, and the content of its top, which is computed from all records together."""
 
     html: str
-    top: Top
+    answers: list[Answer]
+    judged: list[claims.Judged]
 
 
 def render(results: Results) -> Report:
     """Return the report on the results."""
-    sections, top = draw(results)
-    claims_of = claims.by_exhibit(top.judged)
+    frames = Frames(results)
+    answers = make_answers(frames)
+    sections = [make_section(exhibit, frames) for exhibit in all_exhibits()]
+    judged = claims.judge(frames)
     parts = overview.parts(sections)
     in_order = [section for part in parts for section in part.sections]
     page = (
@@ -51,12 +55,12 @@ def render(results: Results) -> Report:
             paper_reference=published.PAPER_REFERENCE,
             begun=results.begun,
             newest=overview.newest(results),
-            answers=top.answers,
+            answers=answers,
             question=QUESTION,
             terms=TERMS,
-            judged=top.judged,
-            claims_of=claims_of,
-            claims_sentence=claims.count_verdicts(top.judged),
+            judged=judged,
+            claims_of=claims.by_exhibit(judged),
+            claims_sentence=claims.count_verdicts(judged),
             titles={section.key: overview.label(section) for section in sections},
             not_published=published.not_published(),
             verdict_meanings=list(ClaimVerdict),
@@ -69,7 +73,7 @@ def render(results: Results) -> Report:
     )
     script = page.rpartition("<script>")[2].partition("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return Report(page.replace(SCRIPT_PLACE, digest, 1), top)
+    return Report(page.replace(SCRIPT_PLACE, digest, 1), answers, judged)
 
 
 def _environment() -> jinja2.Environment:
