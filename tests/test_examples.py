@@ -1,7 +1,6 @@
 """Test that the examples run, learn, and train as plain PyTorch does."""
 
 import contextlib
-import copy
 import os
 import runpy
 from pathlib import Path
@@ -9,15 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional as F
 
-from petra_core import Pipeline, methods
+from petra_core import methods
 from petra_core.methods import Method
 from petra_core.models import sequential
-from tests import toys
-from tests.compare import assert_close
 from tests.conftest import ROOT
 from tests.processes import FORKED, PATIENCE, free_port
+from tests.properties import assert_trains_as_plain_training
 
 
 def example(name: str) -> dict[str, Any]:
@@ -30,19 +27,8 @@ def test_own_network_trains_as_plain_pytorch(method: Method) -> None:
     own = example("own_network")
     torch.manual_seed(0)
     stages = [stage.double() for stage in own["network"]()]
-    p = Pipeline(copy.deepcopy(stages), method, optimizer=toys.sgd)
-    model = sequential(stages)
-    optimizer = toys.sgd(list(model.parameters()))
-    for _ in range(2):
-        (image, time), noise = own["batch"](2)
-        inputs, target = (image.double(), time.double()), noise.double()
-        loss = F.mse_loss(model(inputs), target)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        assert_close(p.step(inputs, target), loss.detach())
-        p.drain()
-    assert_close(dict(sequential(p.stages).state_dict()), dict(model.state_dict()))
+    data = [((image.double(), time.double()), y.double()) for (image, time), y in (own["batch"](2) for _ in range(2))]
+    assert_trains_as_plain_training(stages, method, 1, data)
 
 
 def test_own_network_passes_check_and_learns(capsys: pytest.CaptureFixture[str]) -> None:
