@@ -47,11 +47,10 @@ def test_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
     state = {"weights": torch.arange(3.0), "name": "x"}
     checkpoint.save(path, state)
     whole = path.read_bytes()
-    for place in range(0, len(whole), 3):
-        for bit in (0, 5):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
-            with contextlib.suppress(CheckpointError):
-                assert_bitwise_equal(checkpoint.load(path), state)
+    for place in range(0, len(whole), 5):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with contextlib.suppress(CheckpointError):
+            assert_bitwise_equal(checkpoint.load(path), state)
 
 
 class Image(Tensor):
