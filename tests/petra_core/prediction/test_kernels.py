@@ -92,12 +92,12 @@ def micro_batch(network: str, tokens: int, device: str = "cpu") -> Batch:
     return (torch.randint(CLASSES, (1, tokens), device=device), torch.randint(CLASSES, (1, tokens), device=device))
 
 
-@pytest.mark.parametrize(("tokens", "autocast"), [(64, None), (1024, torch.bfloat16)], ids=str)
+@pytest.mark.parametrize(("tokens", "autocast"), [(64, None), (256, torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_attention_bytes_match_prediction(network: str, tokens: int, autocast: torch.dtype | None) -> None:
     """Predicted bytes of attention equal the measured ones for every network, length and precision."""
     batch = micro_batch(network, tokens)
-    for method in (methods.PETRA, methods.BACKPROPAGATION) if tokens < 1024 else (methods.PETRA,):
+    for method in (methods.PETRA, methods.BACKPROPAGATION) if tokens < 256 else (methods.PETRA,):
         assert_bytes_are_as_predicted(NETWORKS[network](tokens), method, batch, 1, toys.sgd, autocast=autocast)
 
 
@@ -125,6 +125,7 @@ def test_caller_autocast_affects_prediction() -> None:
 
 NORMS: dict[str, Callable[[], nn.Module]] = {
     "batch": lambda: nn.BatchNorm2d(8),
+    "frozen batch": lambda: nn.BatchNorm2d(8).eval(),
     "batch without weights": lambda: nn.BatchNorm2d(8, affine=False, track_running_stats=False),
     "instance": lambda: nn.InstanceNorm2d(8, affine=True),
     "group": lambda: nn.GroupNorm(2, 8),
@@ -190,13 +191,6 @@ def test_lstm_workspace_warns() -> None:
     assert predicted[1].peak["graph"] < pipeline.memory().stages[1].peak["graph"]  # otherwise no warning is due
 
 
-def test_frozen_batch_norm_bytes_match_prediction() -> None:
-    function = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(8), nn.Linear(WIDTH, WIDTH))
-    function[1].eval()
-    stages, batch = around(function)
-    assert_bytes_are_as_predicted(stages, methods.DELAYED_GRADIENTS, batch, 1, toys.sgd)
-
-
 def test_branch_on_values_names_stage() -> None:
     """If a function branches on values, a note of the error names the stage."""
     branching = toys.computing(lambda m, x: m.f(x) if x.sum() > 0 else x)(nn.Linear(WIDTH, WIDTH))
@@ -204,13 +198,6 @@ def test_branch_on_values_names_stage() -> None:
     with pytest.raises(RuntimeError) as caught:
         footprints(stages, methods.PETRA, *batch)
     assert "stage 1 was evaluated with fake tensors" in caught.value.__notes__[0]
-
-
-def test_prediction_draws_no_random_numbers() -> None:
-    stages, batch = NETWORKS["masked attention of a user"](64), micro_batch("GPT", 64)
-    before = torch.get_rng_state()
-    predict(stages, methods.PETRA, *batch, optimizer=toys.sgd)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels of a GPU are known to a GPU only")

@@ -17,7 +17,7 @@ from petra_core.prediction.memory import footprints, predict
 from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.test_petra_semantics import random_vector
-from tests.properties import HELD_BETWEEN_STEPS, assert_bytes_are_as_predicted
+from tests.properties import assert_bytes_are_as_predicted
 
 
 def batch(size: int = 2) -> tuple[Tensor, Tensor]:
@@ -44,8 +44,7 @@ NETWORKS: dict[str, Callable[[], list[Stage]]] = {
     [
         *(("merged", method, 3) for method in (*methods.PAPER, methods.PAREPROP)),
         *((network, methods.PETRA, 3) for network in ("revnet18", "revnet50", "resnet18", "head only")),
-        *((network, methods.DELAYED_GRADIENTS, 1) for network in ("revnet18", "resnet18", "head only")),  # stashes most
-        ("revnet18", methods.APPROXIMATE_INPUTS, 3),
+        *((network, methods.DELAYED_GRADIENTS, 1) for network in ("revnet18", "head only")),  # stashes most
     ],
     ids=str,
 )
@@ -54,7 +53,7 @@ def test_predicted_equals_measured_per_stage_and_kind(network: str, method: Meth
 
 
 @pytest.mark.parametrize("method", [method for method in methods.ALL if method.pipelined], ids=str)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_predicted_equals_measured_for_any_staleness(method: Method, seed: int) -> None:
     generator = random.Random(f"{method} {seed}")
     stages = NETWORKS["chain5"]()
@@ -68,8 +67,8 @@ def test_predicted_equals_measured_for_any_staleness(method: Method, seed: int) 
 def test_ledger_matches_held_tensors(method: Method) -> None:
     """The ledger's bytes equal the sum of the tensors in the state of each stage."""
     # Add up the tensors that the workers hold, instead of reading the ledger.
-    pipeline = Pipeline(NETWORKS["revnet18"](), method, accumulation=2, optimizer=toys.sgd)
-    for _ in range(30):
+    pipeline = Pipeline(merged(), method, accumulation=2, optimizer=toys.sgd)
+    for _ in range(16):
         pipeline.step(*batch())
     state = pipeline.state_dict()
     for stage, worker in zip(pipeline.memory().stages, state["workers"], strict=True):
@@ -135,19 +134,6 @@ def test_ledger_total_peak_is_simultaneous() -> None:
         ledger.add("inputs", -1)
 
 
-def test_report_lists_every_kind_and_drain_releases_bytes() -> None:
-    """The report lists every kind of bytes, and a drained pipeline holds only lasting ones."""
-    for method, network in ((methods.PETRA, "chain5"), (methods.APPROXIMATE_INPUTS, "merged")):
-        pipeline = Pipeline(NETWORKS[network](), method, optimizer=toys.sgd)
-        for _ in range(20):
-            pipeline.step(*batch())
-        report = pipeline.memory()
-        assert all(kind in str(report) for kind in KINDS)
-        assert report.peak() <= report.peak(*KINDS)
-        pipeline.drain()
-        assert pipeline.memory().now(*HELD_BETWEEN_STEPS, "gradients") == 0, method
-
-
 def test_reversible_stage_stashes_only_one_stream() -> None:
     """Under DSP, a reversible stage stashes only the stream that its function reads."""
     # The other stream only passes through an addition. Keeping it would needlessly double the bytes of DSP.
@@ -161,12 +147,12 @@ def test_reversible_stage_stashes_only_one_stream() -> None:
     assert pipeline.memory().stages[1].now["inputs"] == stage.held["inputs"]
 
 
-def test_prediction_changes_no_weights() -> None:
-    stages, (x, y) = NETWORKS["chain5"](), batch()
-    before = copy.deepcopy([stage.state_dict() for stage in stages])
+def test_prediction_changes_no_weights_and_draws_no_random_numbers() -> None:
+    stages, (x, y) = toys.network(4, dropout=0.2), toys.batches(1)[0]
+    before = copy.deepcopy([stage.state_dict() for stage in stages]), torch.get_rng_state()
     for method in methods.PAPER:
         predict(stages, method, x, y, accumulation=2, optimizer=toys.sgd)
-    assert_bitwise_equal([stage.state_dict() for stage in stages], before)
+    assert_bitwise_equal(([stage.state_dict() for stage in stages], torch.get_rng_state()), before)
 
 
 def test_footprints_of_merged_stages_equal_joined_ones() -> None:
