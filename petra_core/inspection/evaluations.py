@@ -446,7 +446,7 @@ class BlockInspection:
 
     def _report_unreplaced(self, parameter: Tensor) -> None:
         what = "is read past the module that it is registered in (a list, a closure, .data or another reference to it)"
-        remedy = "this method replaces weights, which such a reference misses: read it as an attribute of its module"
+        remedy = "copies (of `check`) and replaced weights miss it: read it in a method, as an attribute of its module"
         self._report(what, remedy, parameter=self._whole.owners[parameter][1])
 
     def _report(self, what: str, remedy: str, *, parameter: str | None = None) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from petra_core.errors import Finding, PetraError, StageError
-from petra_core.inspection.evaluations import Generators
+from petra_core.inspection.evaluations import Generators, Inspection
 from petra_core.methods import PETRA, Method
 from petra_core.optimizers import OptimizerFactory
 from petra_core.pipeline import Pipeline
@@ -109,6 +109,7 @@ def _check(stages: Sequence[Stage], inputs: Value, target: Target, findings: lis
     accumulation, autocast = pipeline.accumulation, pipeline.settings.autocast
     assert pipeline._inspection is not None
     pipeline._inspection.findings = findings
+    pipeline._inspection.owners |= Inspection(stages).owners  # a closure refers to the modules that were copied
     findings += _static_findings(pipeline)
     state, others = torch.random.get_rng_state(), Generators(plain[0])
     for _ in range(accumulation):  # with the initial weights in all forwards and backwards

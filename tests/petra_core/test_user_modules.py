@@ -281,6 +281,13 @@ def above_frozen_embedding() -> list[Stage]:
     return [BufferedStage(embedding(nn.Sequential(nn.Linear(4, 4), DuplicateStreams()))).double(), *net[1:]]
 
 
+def closing(f: nn.Module) -> nn.Module:
+    """Return a module with a closure that refers to the module, which a copy does not."""
+    module = computing(lambda m, x: m.compute_by_closure(x))(f)
+    module.compute_by_closure = lambda x: module.f(x)
+    return module
+
+
 def cached(cache: dict[int, Tensor], m: Any, x: Tensor) -> Tensor:
     """Read a constant, which the first block to run has created."""
     if x.shape[1] not in cache:
@@ -559,6 +566,7 @@ CONSTRUCTS: dict[str, tuple[Make, Make | None]] = {
         around(computing(lambda m, x: m.f(x) + m.zero.requires_grad_(), zero=buffer(0.0))),
         None,
     ),
+    "closure over its module": (around(closing), network),
     "a cache of constants": (around(computing(functools.partial(cached, {}))), None),
     "full backward hook": (around(hooked), None),
     "hook that returns a constant": (returning_a_constant, None),

@@ -13,7 +13,7 @@ from petra_core import HeadStage, Stage, methods, models, prediction
 from petra_core.methods import Method
 from petra_core.optimizers import sgd
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.test_user_modules import IMPURE, UNREGISTERED, batches, network
+from tests.petra_core.test_user_modules import IMPURE, UNREGISTERED, batches, closing, network
 from tests.toys import computing
 
 X, Y = batches(1)[0]
@@ -62,6 +62,7 @@ def unused() -> list[Stage]:
     [
         (lambda: network(IMPURE["python"]), 1, None, "draws random", "global generator"),
         (lambda: network(IMPURE["frozen"]), 1, "residual.teacher", "is written", "buffer"),
+        (lambda: network(closing), 1, "residual.f.2.bias", "is read past the module", "in a method"),
         (lambda: network(UNREGISTERED["list"]), 1, None, "depends on a tensor", "register it"),
         (lambda: with_loss(lambda o, y: F.cross_entropy(o.detach(), y)), None, None, "has no graph", "correct"),
         (lambda: network()[:-1], None, None, "the last stage must be a HeadStage", "correct that first"),
