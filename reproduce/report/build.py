@@ -30,7 +30,7 @@ def build(records_root: Path, output: Path, *, readme: Path | None = None) -> Pa
     with _disable_gc():
         report = render(read(records_root, expected))
         if readme is not None:
-            update(readme, contents(report.answers, report.judged))
+            update(readme, *contents(report.answers, report.judged))
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, report.html.encode())
     return output

@@ -12,7 +12,6 @@ import re
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from reproduce.exhibits.claims import Judged, count_verdicts, list_verdicts
 from reproduce.presentation.content import NARROW_SPACE
@@ -30,21 +29,8 @@ class ReadmeError(ValueError):
     """A README without a place for the results."""
 
 
-class Contents(NamedTuple):
-    """Texts and pictures to write.
-
-    Attributes:
-        texts: Texts by the names of their places.
-        pictures: SVG files by their names.
-
-    """
-
-    texts: Mapping[str, str]
-    pictures: Mapping[str, bytes]
-
-
-def contents(answers: list[Answer], judged: list[Judged]) -> Contents:
-    """Return the texts and the pictures.
+def contents(answers: list[Answer], judged: list[Judged]) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Return the texts by the names of their places, and the pictures by the names of their files.
 
     Args:
         answers: Answers of the report's first screen.
@@ -68,15 +54,16 @@ def contents(answers: list[Answer], judged: list[Judged]) -> Contents:
         "of the other tables and figures that have a run:"
     )
     texts = {"answers": "\n\n".join(parts), "verdicts": f"{lead}\n\n{table}"}
-    return Contents({name: text.replace(NARROW_SPACE, " ") for name, text in texts.items()}, pictures)
+    return {name: text.replace(NARROW_SPACE, " ") for name, text in texts.items()}, pictures
 
 
-def update(readme: Path, new: Contents) -> None:
+def update(readme: Path, texts: Mapping[str, str], pictures: Mapping[str, bytes]) -> None:
     """Write the results into a README and the pictures next to it.
 
     Args:
         readme: The file.
-        new: What to write. Other SVG files in the folder of the pictures are removed.
+        texts: Texts by the names of their places.
+        pictures: SVG files by their names. Other SVG files in their folder are removed.
 
     Raises:
         ReadmeError: If the file does not have the two comments of every text.
@@ -84,7 +71,7 @@ def update(readme: Path, new: Contents) -> None:
 
     """
     page = readme.read_text(encoding="utf-8")
-    for name, text in new.texts.items():
+    for name, text in texts.items():
         begin, end = BEGIN.format(name), END.format(name)
         before, found, rest = page.partition(begin)
         _, ended, after = rest.partition(end)
@@ -93,9 +80,9 @@ def update(readme: Path, new: Contents) -> None:
         page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
     folder = readme.parent / PICTURES
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in new.pictures.items():
+    for name, content in pictures.items():
         write_atomically(folder / name, content)
-    for file in set(folder.glob("*.svg")) - {folder / name for name in new.pictures}:
+    for file in set(folder.glob("*.svg")) - {folder / name for name in pictures}:
         file.unlink()
     write_atomically(readme, page.encode())
 

@@ -10,7 +10,7 @@ from reproduce.grids.grid import grid_of
 from reproduce.records.frames import Frames
 from reproduce.records.results import read
 from reproduce.report.headline import first_screen
-from reproduce.report.readme import BEGIN, END, PICTURES, Contents, ReadmeError, contents, update
+from reproduce.report.readme import BEGIN, END, PICTURES, ReadmeError, contents, update
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = ROOT / "reports" / "records"
@@ -23,7 +23,7 @@ def test_readme_is_current(tmp_path):
     assert len(answers) == 3
     copy = tmp_path / "README.md"
     copy.write_bytes((ROOT / "README.md").read_bytes())
-    update(copy, contents(answers, claims.judge(frames)))
+    update(copy, *contents(answers, claims.judge(frames)))
 
     remedy = "run `python -m reproduce report --readme README.md` and commit what it changes"
     assert copy.read_text() == (ROOT / "README.md").read_text(), remedy
@@ -40,8 +40,8 @@ def test_update_replaces_the_results_and_removes_older_pictures(tmp_path):
     """An update replaces the text between the markers, and removes older pictures."""
     readme = tmp_path / "README.md"
     readme.write_text("before\n{}\nold\n{}\nafter\n".format(*PLACE))
-    update(readme, Contents({"a": "first"}, {"old.svg": b"<svg/>"}))
-    update(readme, Contents({"a": "new\N{NO-BREAK SPACE}%"}, {"new.svg": b"<svg></svg>"}))
+    update(readme, {"a": "first"}, {"old.svg": b"<svg/>"})
+    update(readme, {"a": "new\N{NO-BREAK SPACE}%"}, {"new.svg": b"<svg></svg>"})
     assert readme.read_text() == "before\n{}\n\nnew\N{NO-BREAK SPACE}%\n\n{}\nafter\n".format(*PLACE)
     assert [file.name for file in (tmp_path / PICTURES).iterdir()] == ["new.svg"]
 
@@ -52,6 +52,6 @@ def test_update_refuses_a_readme_without_a_place(tmp_path, text):
     readme = tmp_path / "README.md"
     readme.write_text(text)
     with pytest.raises(ReadmeError, match="has no place for the a: put the lines"):
-        update(readme, Contents({"a": "text"}, {"a.svg": b""}))
+        update(readme, {"a": "text"}, {"a.svg": b""})
     assert readme.read_text() == text
     assert not (tmp_path / "docs").exists()
