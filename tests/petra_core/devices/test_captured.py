@@ -170,8 +170,8 @@ VECTORS = ((4, 3, 2, 1, 0), (6, 6, 3, 3, 0), (1, 1, 0, 0, 0))
 @pytest.mark.parametrize(
     ("stages", "method", "k", "staleness"),
     [
-        *((n, methods.PETRA, k, None) for n, k in ((1, 3), (2, 1), (5, 1), (3, 3))),
-        *((3, method, k, None) for method in RECORDED if method is not methods.PETRA for k in (1, 3)),
+        *((n, methods.PETRA, k, None) for n, k in ((1, 3), (5, 1), (3, 3))),
+        *((3, method, k, None) for method, k in zip(RECORDED[1:], (3, 3, 1), strict=True)),
         *(
             (5, method, 2, vector)
             for vector, method in zip(VECTORS, (methods.DSP, methods.PETRA, methods.PETRA), strict=True)
@@ -229,19 +229,18 @@ def comparable(pipeline: Pipeline) -> dict[str, Any]:
     return state
 
 
-@pytest.mark.parametrize(("method", "k"), [(methods.PETRA, 1), *((method, 3) for method in RECORDED)], ids=str)
+@pytest.mark.parametrize(("method", "k"), [(methods.PETRA, 1), (methods.DSP, 3), (methods.BACKPROPAGATION, 3)], ids=str)
 def test_every_process_warms_up_before_recording(method: Method, k: int) -> None:
     """After a resume the pipeline is full immediately. Its first step was once recorded, without any warm-up."""
     recordings = recordings_of(method, k)
     data = toys.batches(2 * MANY + recordings)
     # Not the optimizer `fused`: the rate 0.05 of toys.sgd is not exact in float32, the type in a recorded update.
-    whole, stopped, resumed = (toys.pipeline(toys.network(6), method, accumulation=k, seed=3) for _ in range(3))
+    whole, stopped, resumed, plain = (toys.pipeline(toys.network(4), method, accumulation=k, seed=3) for _ in range(4))
     recorders = [SharedMemoryRecorder() for _ in range(3)]
     ticks = CapturedSteps(whole, recorders[0])
     with whole.recording() as recording:
         losses = [ticks.step(x, y) for x, y in data]
-    plain = staggered(toys.pipeline(toys.network(6), method, accumulation=k, seed=3))
-    with plain.recording() as expected:
+    with staggered(plain).recording() as expected:
         toys.train(plain, data, drain=False)
     assert recording == expected
     assert len(recorders[0].recorded) == recordings
@@ -305,8 +304,7 @@ def ordered(apart: Sequence[bool], staleness: Sequence[int], lags: Sequence[int]
     return pairs
 
 
-@pytest.mark.parametrize("staleness", [None, (3, 2, 2, 1, 1, 0)], ids=str)
-@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize(("k", "staleness"), [(4, None), (1, (3, 2, 2, 1, 1, 0))], ids=str)
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
 def test_concurrent_actions_share_no_written_memory(method: Method, k: int, staleness: Sequence[int] | None) -> None:
     """Copies to fixed buffers once had to wait for one another and for all stages."""
@@ -343,7 +341,7 @@ def copied_bytes(ticks: CapturedSteps, recording: Interpreter) -> int:
     )
 
 
-@pytest.mark.parametrize(("method", "k"), [(methods.PETRA, 1), (methods.PETRA, 4), (methods.DSP, 1)], ids=str)
+@pytest.mark.parametrize(("method", "k"), [(methods.PETRA, 4), (methods.DSP, 1)], ids=str)
 def test_step_copies_few_bytes_to_fixed_buffers(method: Method, k: int) -> None:
     """A tick of RevNet-18 once copied all messages and kept inputs after all stages; now it copies a fifth of that."""
     recorder = SharedMemoryRecorder()
