@@ -38,6 +38,13 @@ def program(
             yield from backward_actions(method, number, accumulation, head=stage == len(staleness) - 1)
 
 
+def evaluations(method: Method) -> int:
+    """Return how often a method evaluates a residual function per micro-batch of a full pipeline."""
+    if method.keeps_graph:
+        return 1
+    return 3 if method.reconstructs and method.stashes_weights else 2  # inverts with the current weights
+
+
 def plain_model(stages: Sequence[Stage]) -> tuple[torch.nn.Sequential, Callable[[Tensor, Tensor], Tensor]]:
     """Return the plain model of `stages`, and a function (input, target) -> its loss."""
     model = sequential(stages)
