@@ -21,6 +21,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -50,6 +52,9 @@ CHECKED = 2  # images per micro-batch in the comparison of gradients
 TOLERANCE = 1e-3  # of float32 gradients, relative to the largest entry of a tensor
 
 Batch = Callable[[], object]  # trains one batch of n micro-batches in this process
+
+
+Cut = tuple[int, ...]  # stages of each process
 
 
 @dataclass(frozen=True)
@@ -87,22 +92,37 @@ class PipeliningSetting:
         images, labels = self.data()
         return list(zip(images.split(self.batch), labels.split(self.batch), strict=True))
 
+    def pipeline(self, method: Method, cut: Cut | None, stages: list[Stage] | None = None, **settings: Any) -> Pipeline:
+        """Make a pipeline over the processes of the group, or in this process without a cut."""
+        stages, channel = stages or self.stages(), None
+        if cut is not None and len(cut) > 1:
+            channel = ProcessChannel(cut)
+            stages = [stage if index in channel.stages else stage.to("meta") for index, stage in enumerate(stages)]
+        return Pipeline(stages, method, optimizer=sgd, seed=0, channel=channel, **settings)
 
-Cut = tuple[int, ...]  # stages of each process
+    def stages_alone(self, method: Method, own_stages: range | None = None) -> list[StageAlone]:
+        """Make stages that work without their neighbours; None for all."""
+        stages = self.stages()
+        arriving = feeds(stages, method, *self.micro()[0])
+        return [
+            StageAlone(
+                stages[index],
+                index,
+                Settings(method=method, seed=0),
+                arriving[index],
+                waiting=min(method.staleness(index, len(stages)), 1),
+                optimizer=sgd,
+            )
+            for index in own_stages or range(len(stages))
+        ]
 
 
 def petra(setting: PipeliningSetting, rank: int, cut: Cut | None, *, merged: bool = False) -> Batch:
     """Make PETRA over all processes of the group, or without a cut in each process separately."""
-    stages, channel = setting.stages(), None
-    if cut is not None:
-        if merged:
-            stages = [merge(stages[: cut[0]]), merge(stages[cut[0] :])]
-            cut = (1,) * PROCESSES
-        channel = ProcessChannel(cut)
-        stages = [stage if index in channel.stages else stage.to("meta") for index, stage in enumerate(stages)]
-    pipeline = Pipeline(
-        stages, methods.PETRA, accumulation=setting.micro_batches, optimizer=sgd, seed=0, channel=channel
-    )
+    stages = setting.stages()
+    if merged and cut is not None:
+        stages, cut = [merge(stages[: cut[0]]), merge(stages[cut[0] :])], (1,) * PROCESSES
+    pipeline = setting.pipeline(methods.PETRA, cut, stages, accumulation=setting.micro_batches)
     micro = setting.micro()
 
     def train() -> None:
@@ -203,7 +223,6 @@ class PipelineContestant:
         make: (setting, rank, cut) -> function that trains one batch.
         costs: Method whose costs determine the cut, or None if every process has the whole network.
         processes: Number of processes.
-        options: Keyword arguments of `make`.
 
     """
 
@@ -211,25 +230,20 @@ class PipelineContestant:
     make: Callable[..., Batch]
     costs: Method | None
     processes: int = PROCESSES
-    options: tuple[tuple[str, object], ...] = ()
 
 
 PETRA, COPIES = (
     PipelineContestant("PETRA", petra, methods.PETRA),
     PipelineContestant("two copies of PETRA", petra, None),
 )
-CHECKPOINTED = [
-    PipelineContestant(
-        f"{title}, checkpointing", pipelined, methods.DSP, options=(("kind", kind), ("checkpointing", True))
-    )
-    for kind, title in (("gpipe", "GPipe"), ("1f1b", "1F1B"))
-]
+GPIPE, ONE_F_ONE_B = partial(pipelined, kind="gpipe"), partial(pipelined, kind="1f1b")
 CONTESTANTS = (
     PETRA,
-    PipelineContestant("PETRA, merged to J = 2", petra, methods.PETRA, options=(("merged", True),)),
-    *CHECKPOINTED,
-    PipelineContestant("GPipe", pipelined, methods.BACKPROPAGATION, options=(("kind", "gpipe"),)),
-    PipelineContestant("1F1B", pipelined, methods.BACKPROPAGATION, options=(("kind", "1f1b"),)),
+    PipelineContestant("PETRA, merged to J = 2", partial(petra, merged=True), methods.PETRA),
+    PipelineContestant("GPipe, checkpointing", partial(GPIPE, checkpointing=True), methods.DSP),
+    PipelineContestant("1F1B, checkpointing", partial(ONE_F_ONE_B, checkpointing=True), methods.DSP),
+    PipelineContestant("GPipe", GPIPE, methods.BACKPROPAGATION),
+    PipelineContestant("1F1B", ONE_F_ONE_B, methods.BACKPROPAGATION),
     COPIES,
     PipelineContestant("PETRA, one process", petra, None, processes=1),
     PipelineContestant("autograd, one process", autograd, None, processes=1),
@@ -239,7 +253,7 @@ CONTESTANTS = (
 def serving(rank: int, contestant: PipelineContestant, setting: PipeliningSetting, cut: Cut | None) -> Serve:
     """Make a contestant in one of its processes, warmed up and ready to be timed."""
     before = peak_memory()
-    train = contestant.make(setting, rank, cut, **dict(contestant.options))
+    train = contestant.make(setting, rank, cut)
     train()
 
     def serve(batches: int) -> tuple[float, int]:
@@ -295,13 +309,9 @@ def check_gradients(setting: PipeliningSetting, cut: Cut) -> float:
 
 def best_cut(setting: PipeliningSetting, method: Method) -> Cut:
     """Return the best cut for the measured seconds of each stage under the method."""
-    stages = setting.stages()
-    images, labels = setting.micro()[0]
     seconds = []
-    for index, (stage, feed) in enumerate(zip(stages, feeds(stages, method, images, labels), strict=True)):
-        waiting = min(method.staleness(index, len(stages)), 1)
-        stage_alone = StageAlone(stage, index, Settings(method=method, seed=0), feed, waiting=waiting, optimizer=sgd)
-        turns = [stage_alone.turn() for _ in range(TURNS + 1)][1:]
+    for stage in setting.stages_alone(method):
+        turns = [stage.turn() for _ in range(TURNS + 1)][1:]
         seconds.append(statistics.median(turn.forward + turn.backward for turn in turns))
     return find_partition(seconds, PROCESSES).sizes
 

@@ -27,13 +27,10 @@ from benchmarks.arguments import add_networks, add_quick, count, parse_quick, po
 from benchmarks.pipelining import PipeliningSetting, best_cut
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.teams import BenchmarkTeam, Serve
-from benchmarks.tick import sgd
 from petra_core import Pipeline, methods
-from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
-from petra_core.prediction.measuring import StageAlone, TurnSeconds, feeds
+from petra_core.prediction.measuring import StageAlone, TurnSeconds
 from petra_core.prediction.partition import Cost
-from petra_core.settings import Settings
 from reproduce.distributed.processes import gather_json
 from reproduce.distributed.tracing import gather_events, make_timeline, tracing
 from reproduce.drawing.timeline import Event, Timeline
@@ -53,14 +50,8 @@ def serving(rank: int, setting: PipeliningSetting, turns: int, partition: tuple[
     first = sum(partition[:rank])
     own_stages = range(first, first + partition[rank])
     images, labels = setting.data()
-    stages_alone = {method: _stages_alone(setting, method, own_stages, images, labels) for method in METHODS}
-    pipelines = {}
-    for method in METHODS:
-        stages, channel = setting.stages(), None
-        if len(partition) > 1:
-            channel = ProcessChannel(partition)
-            stages = [stage if index in own_stages else stage.to("meta") for index, stage in enumerate(stages)]
-        pipelines[method] = Pipeline(stages, method, optimizer=sgd, seed=0, channel=channel)
+    stages_alone = {method: setting.stages_alone(method, own_stages) for method in METHODS}
+    pipelines = {method: setting.pipeline(method, partition) for method in METHODS}
 
     def costs(method: Method) -> list[Cost]:
         """Return the costs of the stages of this process."""
@@ -86,24 +77,6 @@ def serving(rank: int, setting: PipeliningSetting, turns: int, partition: tuple[
 
     orders: dict[str, Callable[..., Any]] = {"costs": costs, "train": train, "trace": trace, "ping": ping}
     return lambda order, *arguments: orders[order](*arguments)
-
-
-def _stages_alone(
-    setting: PipeliningSetting, method: Method, own_stages: range, images: Tensor, labels: Tensor
-) -> list[StageAlone]:
-    stages = setting.stages()
-    arriving = feeds(stages, method, images, labels)
-    return [
-        StageAlone(
-            stages[index],
-            index,
-            Settings(method=method, seed=0),
-            arriving[index],
-            waiting=min(method.staleness(index, len(stages)), 1),
-            optimizer=sgd,
-        )
-        for index in own_stages
-    ]
 
 
 def _turns(stages: Sequence[StageAlone], method: Method) -> list[TurnSeconds]:

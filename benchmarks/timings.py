@@ -27,10 +27,8 @@ from benchmarks.arguments import add_networks, add_quick, count, parse_quick, po
 from benchmarks.pipelining import PROCESSES, Cut, PipeliningSetting, best_cut
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.teams import BenchmarkTeam, Serve
-from benchmarks.tick import sgd
 from benchmarks.timeline import ping, seconds_together
-from petra_core import Pipeline, methods, staleness
-from petra_core.distributed import ProcessChannel
+from petra_core import methods, staleness
 from petra_core.ledger import payload
 from petra_core.tape import as_streams, as_value
 from reproduce.records.benchmarks import Benchmark, Comparison
@@ -53,11 +51,7 @@ def vectors(cut: Cut) -> dict[str, tuple[int, ...]]:
 def serving(rank: int, setting: PipeliningSetting, cut: Cut) -> Serve:
     """Build the pipelines of all timings in one process, full and ready to be timed."""
     images, labels = setting.data()
-    pipelines: dict[str, Pipeline] = {}
-    for name, vector in vectors(cut).items():
-        channel = ProcessChannel(cut)
-        stages = [s if index in channel.stages else s.to("meta") for index, s in enumerate(setting.stages())]
-        pipelines[name] = Pipeline(stages, methods.PETRA, staleness=vector, optimizer=sgd, seed=0, channel=channel)
+    pipelines = {name: setting.pipeline(methods.PETRA, cut, staleness=vector) for name, vector in vectors(cut).items()}
 
     def train(name: str, micro_batches: int) -> float:
         return seconds_together(pipelines[name], images, labels, micro_batches)
