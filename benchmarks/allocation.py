@@ -28,8 +28,6 @@ from torch.autograd.profiler import profile, record_function
 
 from reproduce.measures.machine_memory import Witness, give_back, out_of_memory, workspaces
 
-__all__ = ["Allocations", "growth_of_fresh_process", "in_fresh_process", "unless_out_of_memory"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -7,8 +7,10 @@ import argparse
 import contextlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,24 +19,7 @@ from petra_core.methods import Method
 from reproduce.running import devices
 from reproduce.running.execution import deterministic
 
-__all__ = [
-    "CLASSES",
-    "NETWORKS",
-    "add_device",
-    "add_methods",
-    "add_networks",
-    "add_precision",
-    "add_quick",
-    "as_trained",
-    "count",
-    "network",
-    "network_name",
-    "paper_method",
-    "parse_quick",
-    "path",
-    "positive",
-    "whole_number",
-]
+T = TypeVar("T")
 
 CLASSES = 10
 #: Settings of `--quick`.
@@ -43,18 +28,26 @@ DEPTHS = (18, 34, 50)
 NETWORKS = "revnet18/34/50, resnet18/34/50 or chainN, such as chain12"
 
 
-def count(given: str) -> int:
-    """Parse a whole number of at least 1."""
-    if not given.isdecimal() or int(given) < 1:
-        raise argparse.ArgumentTypeError(f"got {given}, expected a whole number of at least 1")
+def reporting(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Return an argparse type that reports the message of a ValueError."""
+
+    def parsed(given: str) -> T:
+        try:
+            return parse(given)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parsed
+
+
+def count(given: str, least: int = 1) -> int:
+    """Parse a whole number of at least `least`."""
+    if not given.isdecimal() or int(given) < least:
+        raise argparse.ArgumentTypeError(f"got {given}, expected a whole number of at least {least}")
     return int(given)
 
 
-def whole_number(given: str) -> int:
-    """Parse a whole number of at least 0."""
-    if not given.isdecimal():
-        raise argparse.ArgumentTypeError(f"got {given}, expected a whole number of at least 0")
-    return int(given)
+whole_number = partial(count, least=0)
 
 
 def positive(given: str) -> float:
@@ -73,37 +66,30 @@ def path(given: str) -> Path:
         raise argparse.ArgumentTypeError(f"{given}: it begins with the home folder of an unknown user") from None
 
 
+@reporting
 def paper_method(given: str) -> Method:
     """Parse the name of a method of the paper, in any spelling that `petra_core.methods.by_name` accepts.
 
     PaReprop computes in two threads, of which the profiler follows one, and has a separate benchmark. PipeDream-2BW
     needs a k that depends on the number of stages.
     """
-    try:
-        named = methods.by_name(given)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    named = methods.by_name(given)
     if named not in methods.PAPER:
-        expected = ", ".join(map(str, methods.PAPER))
-        raise argparse.ArgumentTypeError(f"{named} is not measured here: expected one of {expected}")
+        raise ValueError(f"{named} is not measured here: expected one of {', '.join(map(str, methods.PAPER))}")
     return named
 
 
+@reporting
 def network_name(given: str) -> str:
     """Parse the name of a network that `network` can build."""
-    try:
-        _family_and_depth(given)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    _family_and_depth(given)
     return given
 
 
+@reporting
 def device_name(given: str) -> str:
     """Parse the name of an available device, such as cpu or cuda:1."""
-    try:
-        devices.check_there(given)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    devices.check_there(given)
     return given
 
 
@@ -145,12 +131,25 @@ def add_methods(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_size(parser: argparse.ArgumentParser, width: int, batch: int, size: int) -> None:
+    """Add the options for the width of a network and for its micro-batches, with these defaults."""
+    for option, default, what in (
+        ("--width", width, "channels of the first stage"),
+        ("--batch", batch, "images per micro-batch"),
+        ("--size", size, "side of an image in pixels"),
+    ):
+        parser.add_argument(option, type=count, default=default, help=f"{what} (default {default})")
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the number of CPU threads."""
+    parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
+
+
 def add_networks(parser: argparse.ArgumentParser) -> None:
     """Add the options for the networks that several processes train and for their micro-batches."""
     parser.add_argument("--networks", type=network_name, nargs="+", default=["chain10", "revnet18"], help=NETWORKS)
-    parser.add_argument("--width", type=count, default=32, help="channels of the first stage (default 32)")
-    parser.add_argument("--batch", type=count, default=16, help="images per micro-batch (default 16)")
-    parser.add_argument("--size", type=count, default=32, help="side of an image in pixels (default 32)")
+    add_size(parser, width=32, batch=16, size=32)
 
 
 def add_quick(parser: argparse.ArgumentParser) -> None:
@@ -160,11 +159,13 @@ def add_quick(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse_quick(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse a command line. With `--quick`, tiny settings replace the given values of options that the parser has."""
+def parse_quick(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None, **settings: Any
+) -> argparse.Namespace:
+    """Parse a command line. With `--quick`, `QUICK` and `settings` replace the values of the parser's options."""
     options = parser.parse_args(arguments)
     if options.quick:
-        vars(options).update({name: value for name, value in QUICK.items() if name in vars(options)})
+        vars(options).update({name: v for name, v in {**QUICK, **settings}.items() if name in vars(options)})
     return options
 
 

@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from benchmarks.arguments import CLASSES, count, positive, whole_number
+from benchmarks.arguments import CLASSES, add_threads, count, positive, whole_number
 from benchmarks.recording import Recorder, about, add_options, command
 from benchmarks.tick import full_pipeline, rounds
 from petra_core import methods, models
@@ -116,14 +116,11 @@ def compare(
 ) -> None:
     """Compare two named loaders by the rates of neighbouring runs, in alternating order."""
     for number in range(options.pairs):
-        if number % 2:
-            b, a = rate(other[1], options.seconds), rate(one[1], options.seconds)
-        else:
-            a, b = rate(one[1], options.seconds), rate(other[1], options.seconds)
-        recorder.add(title, one[0], "rate", "images/s", a)
-        recorder.add(title, other[0], "rate", "images/s", b)
+        pair = {name: rate(make, options.seconds) for name, make in ((other, one) if number % 2 else (one, other))}
+        for name, value in pair.items():
+            recorder.add(title, name, "rate", "images/s", value)
     recorder.comparisons.append(Comparison(title, "rate", one[0], other[0]))
-    print(f"  {title}: {a:,.0f} and {b:,.0f} images/s in the last pair", flush=True)
+    print(f"  {title}: {pair[one[0]]:,.0f} and {pair[other[0]]:,.0f} images/s in the last pair", flush=True)
 
 
 def small_images(count: int, folder: Path) -> tuple[RawImages, Path]:
@@ -182,14 +179,25 @@ def seconds_of_a_tick(width: int, pairs: int) -> float:
     return statistics.median(seconds for (seconds,) in rounds([step], pairs, torch.device("cpu")))
 
 
+def against_torchvision(
+    part: str,
+    file: Path,
+    batch_format: BatchFormat,
+    dataset: Dataset[tuple[object, int]],
+    options: argparse.Namespace,
+    recorder: Recorder,
+) -> None:
+    """Compare FFCV with torchvision for each number of workers."""
+    for workers in options.workers:
+        loader = through_ffcv(file, workers, batch_format)
+        rivals = ("FFCV", of_loader(loader)), ("torchvision", of_dataloader(dataset, workers))
+        compare(f"{part}, {workers} workers: FFCV / torchvision", *rivals, options, recorder)
+        loader.close()
+
+
 def small(options: argparse.Namespace, folder: Path, recorder: Recorder) -> None:
     images, file = small_images(options.images, folder)
-    for workers in options.workers:
-        title = f"small, {workers} workers: FFCV / torchvision"
-        loader, dataloader = through_ffcv(file, workers), of_dataloader(PillowImages(images), workers)
-        rivals = ("FFCV", of_loader(loader)), ("torchvision", dataloader)
-        compare(title, *rivals, options, recorder)
-        loader.close()
+    against_torchvision("small", file, SMALL, PillowImages(images), options, recorder)
 
 
 def memory(options: argparse.Namespace, folder: Path, recorder: Recorder) -> None:
@@ -208,13 +216,7 @@ def jpeg(options: argparse.Namespace, folder: Path, recorder: Recorder) -> None:
     write_beton(file, files)
     print(f"  photographs of {statistics.mean(path.stat().st_size for path in files.paths) / 1e3:.0f} kB")
     transform = v2.Compose([v2.RandomResizedCrop(LARGE.image_size), *common_transforms()])
-    dataset = ImageFolder(folder / "images", transform)
-    for workers in options.workers:
-        title = f"jpeg, {workers} workers: FFCV / torchvision"
-        loader = through_ffcv(file, workers, LARGE)
-        rivals = ("FFCV", of_loader(loader)), ("torchvision", of_dataloader(dataset, workers))
-        compare(title, *rivals, options, recorder)
-        loader.close()
+    against_torchvision("jpeg", file, LARGE, ImageFolder(folder / "images", transform), options, recorder)
 
 
 def share(options: argparse.Namespace, folder: Path, recorder: Recorder) -> None:
@@ -253,9 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument(
         "--widths", nargs="+", type=count, default=[64, 16], help="widths of RevNet-18 in part share (default 64 16)"
     )
-    parser.add_argument(
-        "--threads", type=count, default=torch.get_num_threads(), help="CPU threads of a tick (default torch's)"
-    )
+    add_threads(parser)
     add_options(parser, "loaders")
     options = parser.parse_args(arguments)
 

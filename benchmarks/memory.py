@@ -28,7 +28,20 @@ from typing import TypeVar
 import torch
 
 from benchmarks.allocation import Allocations, growth_of_fresh_process, unless_out_of_memory
-from benchmarks.arguments import CLASSES, NETWORKS, add_device, add_methods, count, network, network_name, positive
+from benchmarks.arguments import (
+    CLASSES,
+    NETWORKS,
+    add_device,
+    add_methods,
+    add_quick,
+    add_size,
+    add_threads,
+    count,
+    network,
+    network_name,
+    parse_quick,
+    positive,
+)
 from benchmarks.recording import Recorder, about, add_options, command
 from petra_core import MemoryReport, Pipeline, Stage, methods
 from petra_core.methods import Method
@@ -238,9 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="parts to measure (default all)")
     add_methods(parser)
     parser.add_argument("--network", type=network_name, default="revnet18", help=f"{NETWORKS} (default revnet18)")
-    parser.add_argument("--width", type=count, default=16, help="channels of the first blocks (default 16)")
-    parser.add_argument("--size", type=count, default=16, help="side of an image in pixels (default 16)")
-    parser.add_argument("--batch", type=count, default=32, help="images per micro-batch (default 32)")
+    add_size(parser, width=16, batch=32, size=16)
     parser.add_argument(
         "--batches", type=count, nargs="+", default=[8, 16, 32, 64], help="batches along the batch axis"
     )
@@ -253,18 +264,14 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     )
     parser.add_argument("--ks", type=count, nargs="+", default=[1, 4, 16, 32], help="values along the k axis")
     parser.add_argument("--budget", type=positive, default=64.0, help="memory for the largest batch in MB (default 64)")
-    parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
-    parser.add_argument(
-        "--quick", action="store_true", help="override other options by tiny settings, to test that it runs"
-    )
+    add_threads(parser)
+    add_quick(parser)
     add_device(parser)
     add_options(parser, "memory")
-    options = parser.parse_args(arguments)
+    tiny = {"network": "chain2", "size": 4, "batches": [1], "stages": [3], "ks": [2], "budget": 0.1}
+    options = parse_quick(parser, arguments, **tiny)
     if min(options.stages) < 3:
         parser.error(f"--stages {min(options.stages)}: expected at least 3: a stem, a block and a head")
-    if options.quick:
-        options.network, options.width, options.size, options.batch, options.budget = "chain2", 2, 4, 2, 0.1
-        options.batches, options.stages, options.ks = [1], [3], [2]
 
     fixed = (options.network, options.width, options.size, options.batch)
     run = MemoryRun(*fixed, 1, methods.PETRA.name, options.device, options.threads)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.arguments import path
+from benchmarks.arguments import path, reporting
 from reproduce.drawing.timeline import Timeline
 from reproduce.records import provenance
 from reproduce.records.benchmarks import FOLDER, Benchmark, Comparison, Series, check_name, write
@@ -44,12 +44,10 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     )
 
 
+@reporting
 def record_name(given: str) -> str:
     """Parse the name of a record, so that a bad name is refused before anything is measured."""
-    try:
-        check_name(given)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    check_name(given)
     return given
 
 

@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.allocation import Allocations
 from benchmarks.recording import Recorder
-from benchmarks.tick import rounds
+from benchmarks.tick import record_rounds
 from reproduce.records.benchmarks import ALLOCATED, SECONDS, Comparison
 
 Step = Callable[[], object]
@@ -30,9 +30,6 @@ def measure(recorder: Recorder, group: str, makers: Mapping[str, Maker], device:
         with Allocations(device) as allocations:
             make()()
         recorder.add(group, name, ALLOCATED, "B", allocations.peak)
-    steps = [make() for make in makers.values()]
-    for seconds in rounds(steps, number, device):
-        for name, value in zip(makers, seconds, strict=True):
-            recorder.add(group, name, SECONDS, "s", value)
+    record_rounds(recorder, group, SECONDS, {name: make() for name, make in makers.items()}, number, device)
     plain, *others = makers
     recorder.comparisons += [Comparison(group, q, name, plain) for q in (ALLOCATED, SECONDS) for name in others]

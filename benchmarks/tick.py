@@ -44,7 +44,7 @@ the ratios of neighbouring timings. Usage with the defaults:
 import argparse
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -54,6 +54,8 @@ from benchmarks.arguments import (
     NETWORKS,
     add_device,
     add_precision,
+    add_size,
+    add_threads,
     as_trained,
     count,
     network,
@@ -218,8 +220,15 @@ def full_pipeline(
     return pipeline
 
 
-def add_compile(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the compilation of a tick."""
+def add_tick(parser: argparse.ArgumentParser) -> None:
+    """Add the options that determine a tick: network, micro-batch, methods, compilation, device and precision."""
+    parser.add_argument("--network", type=network_name, default="revnet18", help=NETWORKS)
+    add_size(parser, width=64, batch=64, size=32)  # those of the paper for CIFAR
+    parser.add_argument(
+        "--methods", type=paper_method, nargs="+", default=[methods.PETRA], help="methods to time (default PETRA)"
+    )
+    add_device(parser)
+    add_precision(parser, "bf16")
     parser.add_argument(
         "--compile",
         nargs="?",
@@ -228,6 +237,31 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         choices=[MODULES, STEPS],
         help="compile the modules of the tick's stages (default), or all operations of a recorded tick",
     )
+
+
+def check_captured(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, chosen: Iterable[Method], streams: int
+) -> None:
+    """End the command with an error if a tick cannot be recorded."""
+    for method in chosen:
+        if streams and method.pipelined and (method.keeps_graph or method.stashes_weights):
+            parser.error(f"--captured: ticks of {method} cannot be recorded; leave it out")
+    if streams and not options.device.startswith("cuda"):
+        parser.error(f"--captured makes CUDA graphs, and --device is {options.device}: add --device cuda")
+
+
+def build(options: argparse.Namespace, device: torch.device, memory_format: torch.memory_format) -> list[Stage]:
+    """Build the stages of the network that the options name."""
+    return [s.to(device).to(memory_format=memory_format) for s in network(options.network, options.width)]
+
+
+def micro_batch(
+    options: argparse.Namespace, device: torch.device, memory_format: torch.memory_format
+) -> tuple[Tensor, Tensor]:
+    """Return random images and labels."""
+    torch.manual_seed(0)
+    x = torch.randn(options.batch, 3, options.size, options.size, device=device).to(memory_format=memory_format)
+    return x, torch.randint(0, 10, (options.batch,), device=device)
 
 
 def ticking(pipeline: Pipeline, x: Tensor, y: Tensor, streams: int, *, steps: bool = False) -> Callable[[], object]:
@@ -273,36 +307,36 @@ def rounds(
         yield tuple(seconds[index] for index in order)
 
 
+def record_rounds(
+    recorder: Recorder,
+    group: str,
+    quantity: str,
+    calls: Mapping[str, Callable[[], object]],
+    number: int,
+    device: torch.device,
+) -> None:
+    """Add the seconds of each contestant, by name, round by round."""
+    for seconds in rounds(list(calls.values()), number, device):
+        for name, value in zip(calls, seconds, strict=True):
+            recorder.add(group, name, quantity, "s", value)
+
+
 def main(arguments: Sequence[str] | None = None) -> Benchmark:
     """Run the benchmark from the command line and return it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--network", type=network_name, default="revnet18", help=NETWORKS)
-    parser.add_argument("--width", type=count, default=64, help="channels of the first stage (default 64, the paper's)")
-    parser.add_argument("--batch", type=count, default=64, help="images per micro-batch (default 64)")
-    parser.add_argument("--size", type=count, default=32, help="side of an image in pixels (default 32, CIFAR)")
-    parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
+    add_tick(parser)
+    add_threads(parser)
     parser.add_argument("--pairs", type=count, default=15, help="pairs per method (default 15)")
-    parser.add_argument(
-        "--methods", type=paper_method, nargs="+", default=[methods.PETRA], help="methods to time (default PETRA)"
-    )
     parser.add_argument(
         "--channels-last", action=argparse.BooleanOptionalAction, default=True, help="memory format of both sides"
     )
-    add_device(parser)
-    add_precision(parser, "bf16")
     parser.add_argument(
         "--against", type=paper_method, help=f"method whose tick is the other side (default: an {PLAIN})"
     )
-    add_compile(parser)
     parser.add_argument("--captured", type=whole_number, default=0, metavar="STREAMS", help="all sides as CUDA graphs")
     add_options(parser, "tick")
     options = parser.parse_args(arguments)
-    for method in filter(None, (*options.methods, options.against)):
-        if options.captured and method.pipelined and (method.keeps_graph or method.stashes_weights):
-            parser.error(f"--captured: ticks of {method} cannot be recorded; leave it out")
-    if options.captured and not options.device.startswith("cuda"):
-        parser.error(f"--captured makes CUDA graphs, and --device is {options.device}: add --device cuda")
-
+    check_captured(parser, options, filter(None, (*options.methods, options.against)), options.captured)
     device = devices.take(options.device)
     with as_trained(parser, options, device):
         return measure(options, device, command("benchmarks.tick", arguments))
@@ -316,13 +350,8 @@ def measure(options: argparse.Namespace, device: torch.device, given: str) -> Be
     title = f"{side} against an {PLAIN}" if rival is None else f"{side} against one of {rival.title}"
     recorder = Recorder(title, about(__doc__), given, options, device)
     memory_format = torch.channels_last if options.channels_last else torch.contiguous_format
-    torch.manual_seed(0)
-    x = torch.randn(options.batch, 3, options.size, options.size, device=device).to(memory_format=memory_format)
-    y = torch.randint(0, 10, (options.batch,), device=device)
-
-    def stages() -> list[Stage]:
-        return [s.to(device).to(memory_format=memory_format) for s in network(options.network, options.width)]
-
+    x, y = micro_batch(options, device, memory_format)
+    stages = partial(build, options, device, memory_format)
     setting = f"{options.network} width {options.width}, batch {options.batch}, {options.size} pixels, {memory_format}"
     setting += f", {options.precision}" * (options.precision != "float32")
     print(f"{setting}, {options.threads} threads, torch {torch.__version__}, {options.pairs} pairs")
@@ -337,11 +366,7 @@ def measure(options: argparse.Namespace, device: torch.device, given: str) -> Be
         for call in calls.values():
             call()
         group = f"{setting}, {method.title}"
-        measured = zip(*rounds(list(calls.values()), options.pairs, device), strict=True)
-        seconds = dict(zip(calls, measured, strict=True))
-        for contestant, values in seconds.items():
-            for value in values:
-                recorder.add(group, contestant, "time", "s", value)
+        record_rounds(recorder, group, "time", calls, options.pairs, device)
         held = pipeline.memory().now(*HELD)
         print(f"  {method!s:<28} held between ticks {held / 1e6:.1f} MB")
         recorder.add(group, TICK, "held between ticks", "MB", held / 1e6)

@@ -27,11 +27,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from benchmarks import tick
-from benchmarks.arguments import count, network, network_name
+from benchmarks.arguments import add_quick, add_threads, count, network, network_name, parse_quick
 from benchmarks.peers import measures
 from benchmarks.peers.contestants import CONTESTANTS, Contestant, PeerTrainer
 from benchmarks.recording import Recorder, about, add_options, command
+from benchmarks.tick import record_rounds
 from reproduce.measures.synthetic import SGD
 from reproduce.records.benchmarks import ALLOCATED, Benchmark, Comparison, spread
 from reproduce.text import count as counted
@@ -68,15 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     )
     parser.add_argument("--size", type=count, default=16, help="side of an image in pixels (default 16)")
     parser.add_argument("--batch", type=count, default=32, help="images in a micro-batch (default 32)")
-    parser.add_argument("--threads", type=count, default=torch.get_num_threads(), help="CPU threads (default torch's)")
+    add_threads(parser)
     parser.add_argument("--rounds", type=count, default=9, help="rounds of timing (default 9)")
-    parser.add_argument(
-        "--quick", action="store_true", help="override other options by tiny settings, to test that it runs"
-    )
+    add_quick(parser)
     add_options(parser, "peers")
-    options = parser.parse_args(arguments)
-    if options.quick:
-        options.networks, options.widths, options.size, options.batch, options.rounds = ["chain3"], [2], 8, 2, 1
+    options = parse_quick(parser, arguments, widths=[2], rounds=1)
 
     recorder = Recorder("Peers", about(__doc__), command("benchmarks.peers", arguments), options)
     recorder.setting["contestants"] = "; ".join(contestant.name for contestant in CONTESTANTS)
@@ -154,10 +150,8 @@ def measure(setting: measures.PeerSetting, recorder: Recorder, rounds: int, *, f
         for (quantity, unit), value in values.items():
             recorder.add(group, contestant.name, quantity, unit, value)
         print("  " + contestant.name + ": " + ", ".join(f"{q} {value:.4g}" for (q, _), value in values.items()))
-    steps = [partial(trainer.step, task.images, task.labels) for trainer in trainers.values()]
-    for seconds in tick.rounds(steps, rounds, torch.device("cpu")):
-        for name, value in zip(trainers, seconds, strict=True):
-            recorder.add(group, name, TIME, "s", value)
+    steps = {name: partial(trainer.step, task.images, task.labels) for name, trainer in trainers.items()}
+    record_rounds(recorder, group, TIME, steps, rounds, torch.device("cpu"))
     for name in list(trainers)[1:]:
         for quantity in (TIME, ALLOCATED):
             recorder.comparisons.append(Comparison(group, quantity, name, CONTESTANTS[0].name))

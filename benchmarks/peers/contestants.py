@@ -25,8 +25,6 @@ from petra_core import Pipeline, Stage, methods, models
 from petra_core.methods import Method
 from petra_core.optimizers import OptimizerFactory
 
-__all__ = ["CONTESTANTS", "Contestant", "PeerTrainer"]
-
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 

@@ -24,17 +24,6 @@ from benchmarks.peers.contestants import CONTESTANTS, Contestant, Loss
 from petra_core import Stage
 from reproduce.measures.synthetic import SGD
 
-__all__ = [
-    "MEMORY_FORMATS",
-    "PeerSetting",
-    "Task",
-    "correctness",
-    "gradients",
-    "measure_allocations",
-    "process_growth",
-]
-
-
 #: Of weights and images. The suite trains in channels-last. Which is faster depends on width, processor and package.
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
 

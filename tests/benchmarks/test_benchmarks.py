@@ -36,13 +36,13 @@ from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, read, read_all
 from tests.petra_core.devices.test_captured import SharedMemoryRecorder
 
 ROOT = Path(__file__).resolve().parents[2]
+TINY = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1"]
 
 
 def test_tick_compares_methods_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each method is measured once, in pairs with an autograd step, and the record is written."""
-    tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "3"]
     twice = ["--methods", "PETRA", "BACKPROPAGATION", "petra"]  # measured once: two runs are not one with more pairs
-    record = tick.main([*tiny, *twice, "--record", "--records", str(tmp_path)])
+    record = tick.main([*TINY, "--pairs", "3", *twice, "--record", "--records", str(tmp_path)])
     assert read(tmp_path / "benchmarks" / "tick.json") == record
     compared = [(c.group.rsplit(", ", 1)[1], c.first, c.second) for c in record.comparisons]
     assert compared == [
@@ -59,7 +59,7 @@ def test_tick_compares_methods_in_pairs(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_tick_compares_with_another_method(tmp_path: Path) -> None:
     """With --against, ticks of two methods are compared; without --record, nothing is written."""
-    tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "2"]
+    tiny = [*TINY, "--pairs", "2"]
     tick.main([*tiny, "--against", "APPROXIMATE_INPUTS", "--record", "tick-double", "--records", str(tmp_path)])
     record = read(tmp_path / "benchmarks" / "tick-double.json")
     assert record.title == "A tick against one of Approximate inputs"
@@ -92,8 +92,7 @@ def test_captured_tick_is_compared_with_every_rival(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(captured, "recorder", lambda device: SharedMemoryRecorder())
     monkeypatch.setattr(torch, "compile", lambda module, **_: compiled.append(module) or module)
     monkeypatch.setattr(tick, "time_call", timed)
-    tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "2"]
-    given = [*tiny, "--device", "cuda", "--captured", "4", "--against", "BACKPROPAGATION"]
+    given = [*TINY, "--pairs", "2", "--device", "cuda", "--captured", "4", "--against", "BACKPROPAGATION"]
     record = tick.main([*given, "--record", "--records", str(tmp_path)])
     assert read(tmp_path / "benchmarks" / "tick.json") == record
     assert [(c.first, c.second) for c in record.comparisons] == [
@@ -147,11 +146,12 @@ def test_all_sides_of_tick_use_the_precision(tmp_path: Path, precision: str, dty
         if isinstance(module, nn.Conv2d):
             computed.add(output.dtype)
 
-    tiny = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1", "--pairs", "1"]
     hook = nn.modules.module.register_module_forward_hook(note)
     try:
         for against in ([], ["--against", "APPROXIMATE_INPUTS"]):
-            tick.main([*tiny, *against, "--precision", precision, "--record", "--records", str(tmp_path)])
+            tick.main(
+                [*TINY, "--pairs", "1", *against, "--precision", precision, "--record", "--records", str(tmp_path)]
+            )
     finally:
         hook.remove()
     assert computed == {dtype}

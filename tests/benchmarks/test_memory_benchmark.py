@@ -45,7 +45,7 @@ def test_out_of_memory_batch_does_not_fit(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().out == "  batch 50, PETRA: does not fit\n"
 
 
-@pytest.mark.parametrize("method", methods.PAPER, ids=str)
+@pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.APPROXIMATE_INPUTS, methods.PETRA], ids=str)
 def test_predicted_peak_is_near_allocated_peak(method: methods.Method) -> None:
     """The predicted peak is within 35 % of the allocated one, and PETRA's sum of parts within 25 %."""
     run = dataclasses.replace(CHAIN, method=method.name)

@@ -167,7 +167,10 @@ def run_hour(folder: Path, stopped: str) -> None:
 
 @pytest.mark.parametrize(
     ("stopped", "number"),
-    [*((name, signal.SIGKILL) for name in NAMES), ("tick", signal.SIGTERM), ("cell-0", signal.SIGTERM)],
+    [
+        *((name, signal.SIGKILL) for name in ("data", "cell-0", "cell-1", "heuristics")),
+        *((name, signal.SIGTERM) for name in ("tick", "cell-0")),
+    ],
 )
 def test_stopped_session_repeats_no_finished_step(tmp_path: Path, call, stopped: str, number: signal.Signals) -> None:
     """After SIGKILL or SIGTERM in any step, the next call repeats only the step that was stopped."""
