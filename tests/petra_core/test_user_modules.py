@@ -629,6 +629,19 @@ def test_recomputing_constructs_train_under_delay_rules(rule: UpdateRule, method
         assert_same(trained(network(wrap), method, delay=[rule]), trained(network(), method, delay=[rule]))
 
 
+@pytest.mark.parametrize("construct", ["inner backward of dropout", "backward that reads an attribute"])
+@pytest.mark.parametrize("method", [method for method in KEEPING if method.pipelined], ids=str)
+def test_resumed_graphs_have_the_attributes_of_their_forwards(construct: str, method: Method) -> None:
+    """A resume records several graphs in sequence, each of which sets the attributes."""
+    make = CONSTRUCTS[construct][0]
+    p, resumed = made(make(), method), made(make(), method)
+    step(p, 8)
+    resumed.load_state_dict(copy.deepcopy(p.state_dict()))
+    step(p, 8)
+    step(resumed, 8)
+    assert_bitwise_equal(resumed.state_dict(), p.state_dict())
+
+
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_loss_parameters_are_trained(method: Method) -> None:
     """A parameter of the loss trains as one of the head, and inspection does not update the loss's buffer."""
