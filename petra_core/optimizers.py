@@ -103,10 +103,8 @@ def nadam(
 
     """
     betas = check_number("beta1", beta1, below=1.0), check_number("beta2", beta2, below=1.0)
-    decay = check_number("momentum_decay", momentum_decay)
-    return _factory(
-        "NAdam", learning_rate, weight_decay, betas=betas, momentum_decay=decay, decoupled_weight_decay=True
-    )
+    psi = check_number("momentum_decay", momentum_decay)
+    return _factory("NAdam", learning_rate, weight_decay, betas=betas, momentum_decay=psi, decoupled_weight_decay=True)
 
 
 def rate_ratios(optimizer: "torch.optim.Optimizer") -> list[float]:

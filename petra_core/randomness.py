@@ -119,9 +119,8 @@ class RandomStream:
 
         A generator that the state lacks (a CUDA generator in a state from the CPU) starts as in a new run.
         """
-        if state is None or self._first is None:
-            self.state = None
-        else:
+        self.state = None
+        if state is not None and self._first is not None:
             self.state = (*(tensor.cpu() for tensor in state), *self._first[len(state) :])[: len(self._first)]
 
     def __enter__(self) -> None:

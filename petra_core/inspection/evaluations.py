@@ -423,8 +423,7 @@ class BlockInspection:
                 remedy = "gradients are accumulated as dense tensors: leave out sparse=True"
                 self._report(f"has a gradient of layout {gradient.layout}", remedy, parameter=name)
         if self.done:
-            origins = self._whole.origins
-            self._whole.origins = {storage: origin for storage, origin in origins.items() if origin is not self}
+            self._whole.origins = {key: origin for key, origin in self._whole.origins.items() if origin is not self}
 
     def _report_leaf(self, leaf: Tensor) -> None:
         owner, receiver = self._whole.owners.get(leaf), self._whole.inputs.get(leaf)
