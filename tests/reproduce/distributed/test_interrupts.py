@@ -28,7 +28,7 @@ def test_signals_are_recorded_and_sigterm_may_repeat() -> None:
 @pytest.fixture
 def default_ctrl_c() -> Iterator[None]:
     """Set Python's handlers of SIGINT and SIGHUP, which background jobs of a shell and `nohup` ignore."""
-    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: None}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
     for number, handler in before.items():
