@@ -74,7 +74,7 @@ class NetworkCell(Cell):
     model: str = setting(NETWORK, rule=f"{{default}}; forward-gradient: {FORWARD_MODEL}")
     stem: str = setting(NETWORK, rule="that of the data set; chains: stride1; transformers: patches for the image size")
     image_size: int = setting(DATA, least=1, rule="digits: 8; imagenet: 224; text: 64; else 32")
-    width: int = setting(NETWORK, least=1, most=65536, rule="{default}; transformers: the published width")
+    width: int = setting(NETWORK, least=1, most=10_000_000, rule="{default}; transformers: the published width")
     method: str = setting(METHOD, listed=(*NAMES, "forward-gradient"))
     accumulation: int = setting(METHOD, flags=("-k", "--k", "--accumulation"), rule="{default}; forward-gradient: 1")
     batch_size: int = setting(DATA, least=1)
