@@ -3,7 +3,7 @@
 Copying folders over one another would let an unfinished record replace a finished one, or mix the metrics of two runs
 of the same cell. Here each finished record is compared first:
 
-    there is none here, or an unfinished one      the record is appended to its volume
+    no record here, or an unfinished one          the record is appended to its volume
     the same except for times                     ours stays
     a different one                               a conflict: both stay where they are, and a person decides; with
                                                   `replace` theirs takes the place of ours, which moves to the folder
