@@ -47,7 +47,7 @@ class Dataset:
         """Return whether the data set comes with a dependency or with Python, and is always available."""
         return not self.how_to_get
 
-    def check(self, *, image_size: int, augmentation: str, loader: str, batch_size: int) -> None:
+    def check(self, *, image_size: int, augmentation: str, loader: str, batch_size: int, held_out: int) -> None:
         """Raise CellError if such batches are not supported. The message lists the supported values."""
         self.check_size(image_size)
         for setting, value, known in (
@@ -56,8 +56,11 @@ class Dataset:
         ):
             if value not in known:
                 raise CellError(f"{setting} must be {' or '.join(known)} for {self.name}, got {value!r}")
-        if batch_size > self.train_samples > 0:
-            raise CellError(f"batch_size {batch_size} exceeds the {self.train_samples} training samples of {self.name}")
+        if held_out and self.text:
+            raise CellError(f"held_out must be 0 for {self.name}, whose test part is a validation set, got {held_out}")
+        if batch_size + held_out > self.train_samples > 0:
+            sizes = f"{batch_size} and held_out {held_out} exceed" if held_out else f"{batch_size} exceeds"
+            raise CellError(f"batch_size {sizes} the {self.train_samples} training samples of {self.name}")
 
     def check_size(self, size: int) -> None:
         """Raise CellError if samples of this size are not supported. The message lists the supported sizes."""

@@ -134,6 +134,8 @@ class TrainedCell(NetworkCell):
             with slack for latency.
         stages: Blocks of each stage, such as 3,2,2,3: fewer stages, less staleness. A single number, such as 4, sets
             the number of stages, cut by predicted costs. The number of --processes does not change the result.
+        held_out: Training samples held out and tested in place of the test set, the same for all seeds: to choose
+            settings without the test set. 0 uses the test set.
 
     """
 
@@ -162,6 +164,7 @@ class TrainedCell(NetworkCell):
     correction_value: float = setting(METHOD, default=0.0, rule=f"rate: a third of the epochs, {CONSTANTS}")
     timing: str = setting(METHOD, default=timings.LOCKSTEP, rule=f"{{default}}; {SYSTEMS}: 1f1b")
     stages: tuple[int, ...] = setting(METHOD, default=(), metavar="SIZES", rule="every block")
+    held_out: int = setting(DATA, default=0, least=0)
 
     @property
     def epochs_expected(self) -> int:
@@ -176,7 +179,11 @@ class TrainedCell(NetworkCell):
         dataset = _check_dataset(self)
         super()._check()
         dataset.check(
-            image_size=self.image_size, augmentation=self.augmentation, loader=self.loader, batch_size=self.batch_size
+            image_size=self.image_size,
+            augmentation=self.augmentation,
+            loader=self.loader,
+            batch_size=self.batch_size,
+            held_out=self.held_out,
         )
         first, last = max(1, self.warmup_epochs), self.epochs - 1
         if list(self.drops) != sorted(set(self.drops)) or any(not first <= drop <= last for drop in self.drops):
@@ -208,7 +215,8 @@ class TrainedCell(NetworkCell):
         late = f"{ahead}{correction}".replace("_", "-")
         timing = f"-{self.timing}" if self.timing != timings.LOCKSTEP else ""
         timing += f"-d{'.'.join(map(str, self.stages))}" if self.stages else ""
-        return f"{training}{replicas}{optimizer}{late}{timing}-s{self.seed}"
+        held_out = f"-held{self.held_out}" if self.held_out else ""
+        return f"{training}{replicas}{optimizer}{late}{timing}{held_out}-s{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,7 +82,8 @@ def train_here(cell: TrainedCell, options: TrainOptions) -> None:
     group.close()
     if group.is_leader:
         accuracy = state.result["test_accuracy"]
-        click.echo(f"test accuracy {accuracy:.2f} % -> {record.path}")
+        tested = f"accuracy of {cell.held_out:,} held-out samples" if cell.held_out else "test accuracy"
+        click.echo(f"{tested} {accuracy:.2f} % -> {record.path}")
         if near_chance(cell, accuracy):
             click.echo("WARNING: this is at most twice the accuracy of a guess: the run counts as broken", err=True)
 

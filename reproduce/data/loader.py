@@ -19,7 +19,7 @@ from torch import Tensor
 from reproduce.cells.catalogue import Channels
 from reproduce.data.beton import RawImages
 from reproduce.data.crops import Integers, choose_mirrored, choose_padded_crops
-from reproduce.data.sample_hash import AUGMENTATION, EVALUATION, Hashes, sample_hashes, sample_order
+from reproduce.data.sample_hash import AUGMENTATION, EVALUATION, HELD_OUT, Hashes, sample_hashes, sample_order
 
 Batch = tuple[Tensor, Tensor]
 
@@ -89,8 +89,29 @@ class Source(abc.ABC):
         """End all threads, including those of batches that were not read to the end."""
 
 
+def hold_out(samples: int, held_out: int) -> tuple[Integers, Integers]:
+    """Divide a training set, the same way for all seeds.
+
+    Args:
+        samples: Number of samples of the set.
+        held_out: Number of samples that are not trained on.
+
+    Returns:
+        Indices of the samples that are trained on and of those held out, each in order.
+
+    """
+    order = np.argsort(sample_hashes(0, 0, HELD_OUT, samples), kind="stable")
+    return np.sort(order[held_out:]), np.sort(order[:held_out])
+
+
 class Loader:
     """Shuffled training batches. The last, incomplete batch of an epoch is dropped.
+
+    Args:
+        source: Source of the batches.
+        batch_size: Samples per batch.
+        seed: Seed of order and augmentation.
+        chosen: Indices of the samples that are used, [n]; all by default.
 
     Attributes:
         batches: Number of batches in an epoch.
@@ -100,9 +121,10 @@ class Loader:
 
     """
 
-    def __init__(self, source: Source, batch_size: int, *, seed: int) -> None:
+    def __init__(self, source: Source, batch_size: int, *, seed: int, chosen: Integers | None = None) -> None:
         self.source, self._seed = source, seed
-        self.batch_size, self.num_classes, self.samples = batch_size, source.num_classes, source.samples
+        self._chosen = np.arange(source.samples) if chosen is None else chosen
+        self.batch_size, self.num_classes, self.samples = batch_size, source.num_classes, len(self._chosen)
         self.batches = self.samples // batch_size
         if self.batches == 0:
             raise ValueError(f"batch_size {batch_size} is larger than this training set ({self.samples} samples)")
@@ -121,10 +143,10 @@ class Loader:
 
     def samples_of(self, epoch: int, start: int, step: int) -> tuple[Integers, Hashes]:
         """Return the samples of these batches of an epoch, batch by batch, and their hashes, each [n]."""
-        order = sample_order(self._seed, epoch, self.samples)
+        order = self._chosen[sample_order(self._seed, epoch, self.samples)]
         batches = order[: self.batches * self.batch_size].reshape(self.batches, self.batch_size)
         chosen = batches[start : self.batches - self.batches % step : step].ravel()
-        hashes = sample_hashes(self._seed, epoch, AUGMENTATION, self.samples)
+        hashes = sample_hashes(self._seed, epoch, AUGMENTATION, self.source.samples)
         return chosen, hashes[chosen]
 
     def close(self) -> None:
@@ -132,7 +154,7 @@ class Loader:
 
 
 class Evaluation:
-    """All samples of a source in order, the same for all seeds. The last batch may be smaller.
+    """All or the chosen samples of a source in order, the same for all seeds. The last batch may be smaller.
 
     Attributes:
         samples: Number of labels that count: one per image, or for text the number of targets that are not `IGNORED`.
@@ -140,18 +162,18 @@ class Evaluation:
 
     """
 
-    def __init__(self, source: Source, batch_size: int) -> None:
+    def __init__(self, source: Source, batch_size: int, chosen: Integers | None = None) -> None:
         self._source, self._batch_size = source, batch_size
-        self.samples = source.samples
-        self.batches = -(-source.samples // batch_size)
+        self._chosen = np.arange(source.samples) if chosen is None else chosen
+        self.samples = len(self._chosen)
+        self.batches = -(-self.samples // batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         return self.share(0, 1)
 
     def share(self, start: int, step: int) -> Iterator[Batch]:
         """Return batches `start`, `start + step`, … for one of `step` readers. Some readers may get one batch more."""
-        samples = np.arange(self._source.samples)
-        chosen = samples[samples // self._batch_size % step == start]
+        chosen = self._chosen[np.arange(len(self._chosen)) // self._batch_size % step == start]
         hashes = sample_hashes(0, 0, EVALUATION, self._source.samples)
         return self._source.batches(chosen, hashes[chosen], self._batch_size)
 

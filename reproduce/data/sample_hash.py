@@ -20,7 +20,7 @@ FACTOR_2 = np.uint64(0x94D049BB133111EB)
 SHIFT_1, SHIFT_2, SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 #: Purposes of a random number. Numbers for different purposes are independent.
-ORDER, AUGMENTATION, INITIALISATION, DROPOUT, EVALUATION = range(5)
+ORDER, AUGMENTATION, INITIALISATION, DROPOUT, EVALUATION, HELD_OUT = range(6)
 
 
 def mix(z: Hashes) -> Hashes:

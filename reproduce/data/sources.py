@@ -9,6 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from reproduce.cells import catalogue
@@ -16,8 +17,9 @@ from reproduce.cells.catalogue import DEFAULT_ROOT, DIGITS, FFCV, IMAGENET, MEMO
 from reproduce.cells.kinds import TrainedCell
 from reproduce.data import corpus, manifest
 from reproduce.data.beton import ANOTHER, Beton, JpegFiles, RawImages
+from reproduce.data.crops import Integers
 from reproduce.data.errors import DataError, check_labels
-from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader, Source
+from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader, Source, hold_out
 from reproduce.data.manifest import Manifest, read_list
 
 READ_WHOLE = 8e9  # bytes
@@ -32,7 +34,7 @@ class Data(NamedTuple):
 
     Attributes:
         train: Batches of the training set.
-        test: Batches of the test set.
+        test: Batches of the test set, or of the held-out samples of the training set.
         provenance: Description of the data for the result, as plain values (`Manifest.provenance`).
 
     """
@@ -58,6 +60,7 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
     if cell.dataset == PYDOC.name:
         return _pydoc(cell, device)
     augment, large = cell.augmentation != "none", cell.dataset == IMAGENET.name
+    tested = "train" if cell.held_out else "test"
     sized = partial(BatchFormat, image_size=cell.image_size, device=device)
     if cell.dataset == DIGITS.name:
         from reproduce.data.digits import digits  # scikit-learn takes seconds to import
@@ -65,7 +68,7 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
         images, provenance = digits(cell.image_size), manifest.built_in(DIGITS.name)
         batch_format = sized(num_classes=DIGITS.num_classes, mean=images.mean, deviation=images.deviation)
         train: Source = InMemory(images.train, batch_format, augment=augment)
-        test: Source = InMemory(images.test, batch_format)
+        test: Source = InMemory(getattr(images, tested), batch_format)
     else:
         folder = root.resolve() / cell.dataset
         prepared = _verify(folder, cell.loader)
@@ -73,9 +76,11 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
         batch_format = sized(num_classes=findings.num_classes, mean=findings.mean, deviation=findings.deviation)
         train = _open(folder, prepared, "train", cell.loader, batch_format, augment, workers)
         # A test set of small images is held in memory, whatever the loader of the training set.
-        test = _open(folder, prepared, "test", cell.loader if large else MEMORY, batch_format, False, workers)
-    evaluation = Evaluation(test, LARGE_EVALUATION_BATCH if large else _evaluation_batch(test.samples, device))
-    return Data(_loader(train, cell, "prepare the whole data set"), evaluation, provenance)
+        test = _open(folder, prepared, tested, cell.loader if large else MEMORY, batch_format, False, workers)
+    kept, held_out = hold_out(train.samples, cell.held_out)
+    chosen = held_out if cell.held_out else np.arange(test.samples)
+    size = LARGE_EVALUATION_BATCH if large else _evaluation_batch(len(chosen), device)
+    return Data(_loader(train, cell, "prepare the whole data set", kept), Evaluation(test, size, chosen), provenance)
 
 
 def _evaluation_batch(samples: int, device: torch.device) -> int:
@@ -109,9 +114,9 @@ def _other_loaders(folder: Path) -> str:
     return f"Choose --loader {others}"
 
 
-def _loader(source: Source, cell: TrainedCell, otherwise: str) -> Loader:
+def _loader(source: Source, cell: TrainedCell, otherwise: str, chosen: Integers | None = None) -> Loader:
     try:
-        return Loader(source, cell.batch_size, seed=cell.seed)
+        return Loader(source, cell.batch_size, seed=cell.seed, chosen=chosen)
     except ValueError as error:
         raise DataError(Path(cell.dataset), str(error), f"Choose a smaller batch, or {otherwise}") from error
 

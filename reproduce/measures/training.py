@@ -20,8 +20,8 @@ The metrics have one line per epoch:
     epoch                number of the epoch, from 1
     train_loss           mean over the micro-batches of the epoch, each with the weights of its forward
     learning_rate        learning rate of the epoch's last micro-batch
-    test_accuracy        percent of the test set, measured with the full pipeline (drained after the last epoch); for
-                         text, percent of the masked bytes
+    test_accuracy        percent of the test set, or of the held-out samples, measured with the full pipeline (drained
+                         after the last epoch); for text, percent of the masked bytes
     test_bits_per_byte   only for text: mean of -log2 of the predicted probability of the masked bytes
     train_seconds, evaluation_seconds
     images_per_second    training throughput of all replicas together (for text: sequences)
@@ -418,7 +418,7 @@ class Trainer:
         right, broken, surprise = map(sum, zip(*group.gather(counts)[group.heads], strict=True))
         if broken:
             raise NonFiniteError(
-                f"the outputs for {broken:,} samples of the test set are not finite after epoch {self.epoch + 1}, "
+                f"the outputs for {broken:,} tested samples are not finite after epoch {self.epoch + 1}, "
                 f"although all weights are finite; {REMEDY}",
                 micro_batch=self.pipeline.micro_batches - 1,
                 stage=None,

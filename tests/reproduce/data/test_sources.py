@@ -79,6 +79,29 @@ def test_training_and_test_set_are_not_confused(root):
     assert (images_of_epoch.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-3
 
 
+@pytest.mark.parametrize("loader", ["memory", pytest.param("ffcv", marks=needs_ffcv)])
+def test_held_out_samples_are_tested_and_never_trained_on(root, loader):
+    """Held-out images are the same for all seeds, are not augmented, and no epoch has them. The rest keeps its hashes."""
+    plain = open_data(dataclasses.replace(CELL, augmentation="none"), CPU, root)
+    number = {image.numpy().tobytes(): n for images, _ in plain.train.epoch(0) for n, image in enumerate(images)}
+    assert len(number) == 100  # all images differ
+    tested = []
+    for seed in (0, 1):
+        cell = dataclasses.replace(CELL, held_out=25, loader=loader, seed=seed, augmentation="none")
+        held = open_data(cell, CPU, root, workers=2)
+        assert (held.train.samples, held.train.batches, held.test.samples) == (75, 7, 25)
+        tested.append([image.numpy().tobytes() for images, _ in held.test for image in images])
+        for epoch in range(3):
+            trained = [image.numpy().tobytes() for images, _ in held.train.epoch(epoch) for image in images]
+            assert len(set(trained)) == 70
+            assert not set(trained) & set(tested[-1])
+            assert set(trained) | set(tested[-1]) <= set(number)
+        assert_same_batches(held.test, open_data(dataclasses.replace(cell, augmentation="flip_crop"), CPU, root).test)
+        held.train.close()
+    assert tested[0] == tested[1]
+    assert len(set(tested[0])) == 25
+
+
 @pytest.mark.parametrize("loader", ["torchvision", pytest.param("ffcv", marks=needs_ffcv)])
 def test_imagenet_has_the_image_size_of_the_cell(imagenet_root, loader):
     """ImageNet's batches have the image size of the cell, and evaluation is in order."""

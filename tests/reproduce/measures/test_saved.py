@@ -149,7 +149,7 @@ def test_non_finite_outputs_are_a_divergence(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(Pipeline, "evaluate", overflowing)
     record, state = run(CHAIN, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
-    assert "the outputs for 3 samples of the test set are not finite after epoch 1" in str(record.read().result)
+    assert "the outputs for 3 tested samples are not finite after epoch 1" in str(record.read().result)
 
 
 def test_resume_on_other_machine_or_code_gives_a_notice(
