@@ -15,12 +15,11 @@ from petra_core import methods
 from petra_core.prediction.partition import Cost
 from petra_core.shares import runs as parts_of
 from petra_core.staleness import per_device
-from reproduce.cells import timing
+from reproduce.cells import rates, timing
 from reproduce.cells.base import Cell
 from reproduce.cells.kinds import TrainedCell
 from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, notes, result, text_of
 from reproduce.exhibits.stability import stable_rate
-from reproduce.grids import recipes
 from reproduce.grids.plans import staleness as plan
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.simulation import Link
@@ -72,7 +71,12 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         yield _devices(run_set, rows, timed)
     yield _tabulate_points(run_set, points, accuracy, loss)
     if rows:
-        yield from (Folded(part(run_set)) for part in (_rates, _mitigations, _deep, _stable))
+        setting = run_set.describe(network=True, rate=False)
+        caption = text_of("staleness", "rates", setting=setting)
+        yield Folded(_rates(run_set, "rates", caption, plan.swept, plan.curve))
+        caption = text_of("staleness", "held_out", epochs=plan.LASTING, held_out=plan.HELD_OUT)
+        yield Folded(_rates(run_set, "held-out", caption, plan.chosen))
+        yield from (Folded(part(run_set)) for part in (_mitigations, _deep, _stable))
         if networks := read_timed_networks(run_set):
             yield Folded(_latencies(run_set, networks))
 
@@ -290,26 +294,28 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
 # --- the rest of the study
 
 
-def _rates(run_set: RunSet) -> Table:
-    """Return a table of PETRA and backpropagation at other learning rates, by point."""
-    runs = _runs(run_set, plan.swept, plan.curve)
+def _rates(run_set: RunSet, key: str, caption: str, *parts: Callable[[], Iterable[Cell]]) -> Table:
+    """Return a table of PETRA and backpropagation in these parts of the plan by learning rate, k = 1."""
+    runs = _runs(run_set, *parts)
     runs = runs[(runs["k"] == 1) & runs["method"].isin([PETRA, EXACT])]
-    usual = recipes.settings("small", plan.NETWORK)["learning_rate"]
-    runs = runs.assign(factor=(runs["learning_rate"].astype(float) / usual).round(6))
-    reached = means(runs, OUTCOME, ["method", "timing", "stages", "factor"])
-    rows = runs.drop_duplicates(["method", "timing", "stages"]).sort_values("staleness").to_dict("records")
+    usual = rates.learning_rate(rates.REFERENCE_BATCH)
+    runs = runs.assign(factor=(runs["reference_rate"].astype(float) / usual).round(6))
+    by = ["method", "timing", "stages", "batch_size"]
+    reached = means(runs, OUTCOME, [*by, "factor"])
+    rows = runs.drop_duplicates(by).sort_values(["staleness", "batch_size"]).to_dict("records")
 
     def at(factor: float) -> Callable[[Point], SeedSample]:
-        return lambda row: reached[row["method"], row["timing"], row["stages"], factor]
+        return lambda row: reached[*(row[name] for name in by), factor]
 
     return table(
-        key=f"staleness-{run_set.key}-rates",
-        caption=f"Accuracy by learning rate, times the recipe's ({run_set.describe(network=True, rate=False)}, k = 1).",
+        key=f"staleness-{run_set.key}-{key}",
+        caption=caption,
         rows=rows,
         fields=[
             number("d₀", lambda row: row["staleness"]),
             words("way", _way),
-            *(mean(f"{TIMES} {factor:g}, %", at(factor)) for factor in sorted((1.0, *plan.SWEPT))),
+            number("micro-batch", lambda row: row["batch_size"]),
+            *(mean(f"{TIMES} {factor:g}, %", at(factor)) for factor in sorted(set(runs["factor"]))),
         ],
     )
 
@@ -357,11 +363,11 @@ def _stable(run_set: RunSet) -> Table:
     """Return a table of the largest stable rate, by k and timing."""
     runs = _runs(run_set, plan.plan_map)
     samples = means(runs, "test_accuracy", ["warmup_epochs", "k", "timing", "stages", "reference_rate"])
-    rates = sorted(set(runs["reference_rate"]))
+    tried = sorted(set(runs["reference_rate"]))
     points = [(point.timing, ",".join(map(str, point.stages))) for point in (plan.PAPER, *plan.MAP_POINTS)]
 
     def largest(point: tuple[str, str], row: tuple[float, int]) -> Entry:
-        return stable_rate({rate: samples[*row, *point, rate] for rate in rates})
+        return stable_rate({rate: samples[*row, *point, rate] for rate in tried})
 
     return table(
         key=f"staleness-{run_set.key}-stable",

@@ -298,10 +298,11 @@ class RunSet:
         cell = self.example
         title = title_of(cell) + ", " if network else f"width {cell.width}, " * width
         epochs = f", {count(cell.epochs, 'epoch')}" if length else ""
+        tested = f", tested on {cell.held_out:,} held-out training samples" if cell.held_out else ""
         learning = f", learning rate {rates.describe_rule(cell.optimizer, rates.reference_of(cell))}" if rate else ""
         return (
             f"scale “{cell.scale}”: {catalogue.by_name(cell.dataset).title}, {title}micro-batches of {cell.batch_size}"
-            f"{epochs}{learning}, {self.arithmetic}{_on_gpus(self.runs if runs is None else runs)}"
+            f"{epochs}{learning}, {self.arithmetic}{tested}{_on_gpus(self.runs if runs is None else runs)}"
         )
 
     @property
@@ -416,7 +417,8 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
         "broken": broken(run),
         "final_accuracy": _mean(last, "test_accuracy"),
         "final_loss": _mean(last, "train_loss"),
-        "study": f"{title_of(cell)}, {data}, {count(cell.epochs, 'epoch')}, scale “{cell.scale}”, {arithmetic}",
+        "study": f"{title_of(cell)}, {data}, {count(cell.epochs, 'epoch')}, scale “{cell.scale}”, {arithmetic}"
+        f"{f', {cell.held_out:,} held-out samples' * bool(cell.held_out)}",
     }
 
 

@@ -7,6 +7,7 @@ the point at 0. The plan is ordered by value: the comparisons that were declared
 corrections for delay, longer trainings, depth and stability. Cells in lockstep are shared with other plans.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from reproduce.cells import rates
 from reproduce.cells.kinds import Cell, ReconstructionCell, TrainingCell
 from reproduce.cells.timing import LOCKSTEP, ONE_F_ONE_B
 from reproduce.grids import recipes
-from reproduce.grids.plans import corrections, depth, length, stability, table5, tradeoff, transformers
+from reproduce.grids.plans import corrections, depth, length, stability, sweeps, table5, tradeoff, transformers
 
 Stages = tuple[int, ...]
 
@@ -62,12 +63,14 @@ _AT_ENDS = ((PETRA, PAPER), (PETRA, FREE))
 #: Points to try at other learning rates, by the multiple of the recipe's rate. The widest are shared with the study of
 #: corrections.
 SWEPT = {0.5: _ON_CURVE, 2.0: _ON_CURVE, 0.25: _AT_ENDS, 4.0: _AT_ENDS}
+#: Multiples of the rate to choose from after long trainings, by the accuracy of this many held-out training images.
+CHOICES, HELD_OUT = (1.0, 0.25, 4.0), 5000
 #: Mitigations of delay to combine with less staleness, and the learning rates to try, as multiples of the recipe's.
 MITIGATIONS: dict[str, tuple[float, ...]] = {"predicted weights": (1.0,), corrections.NADAM: (16.0, 4.0, 64.0)}
 DEEP = 48  # blocks of the chain of 50 stages
 DEEP_POINTS = (FREE, Point(ONE_F_ONE_B, (13, 12, 12, 13)), Point(ONE_F_ONE_B, (5,) * 10))
 MAP_POINTS = (FREE, Point(ONE_F_ONE_B, (3, 2, 2, 3)))
-LONG = 81  # epochs
+LASTING, LONG = length.AGAINST[0], 81  # epochs
 
 
 def cells(scale: str) -> list[Cell]:
@@ -191,7 +194,7 @@ def plan_mitigations() -> Iterator[Cell]:
 
 def longer() -> Iterator[Cell]:
     """Yield RevNet-18 for 27 epochs with six seeds, then the chain of 16 with three."""
-    lasting = length.lasting("small", length.AGAINST[0])
+    lasting = length.lasting("small", LASTING)
     yield from _seed_by_seed(SEEDS, (*_ENDS, (DELAYED, FREE), (DELAYED, FOUR), (DELAYED, PAPER)), **lasting)
     pairs = ((EXACT, PAPER), *((method, point) for method in COMPARED for point in (PAPER, FREE)))
     yield from _seed_by_seed(recipes.seeds("small"), pairs, network=CHAIN, **lasting)
@@ -205,6 +208,19 @@ def longest() -> Iterator[Cell]:
     epochs, drops = 3 * usual.epochs, tuple(3 * drop for drop in usual.drops)
     of_vit = ((EXACT, PAPER), *((PETRA, point) for point in POINTS[vit][:3]))
     yield from _seed_by_seed(recipes.seeds("small"), of_vit, network=vit, epochs=epochs, drops=drops)
+
+
+def chosen() -> Iterator[TrainingCell]:
+    """Yield RevNet-18 for 27 epochs, tested on held-out images, to choose its rate, and the paper's baseline."""
+    lasting = length.lasting("small", LASTING)
+    for seed in recipes.seeds("small"):
+        baseline = sweeps.SMALL.baseline("cifar10", NETWORK, seed)
+        compared = [baseline, *_seed_by_seed([seed], ((EXACT, PAPER), *_AT_ENDS))]
+        for rate in CHOICES:
+            for cell in compared:
+                assert isinstance(cell, TrainingCell)  # RevNet-18 is not followed by probes
+                changes = lasting | {"learning_rate": cell.learning_rate * rate, "held_out": HELD_OUT}
+                yield dataclasses.replace(cell, **changes)
 
 
 def deep() -> Iterator[Cell]:
@@ -230,5 +246,5 @@ def plan_map() -> Iterator[Cell]:
 
 #: Parts of the plan at `small`, the cheapest and most valuable first.
 PARTS: tuple[Callable[[], Iterator[Cell]], ...] = (
-    *(confirming, devices, curve, networks, swept, plan_mitigations, longer, deep, longest, plan_map),
+    *(confirming, devices, curve, networks, swept, plan_mitigations, longer, chosen, deep, longest, plan_map),
 )

@@ -19,7 +19,7 @@ OTHER_NETWORK = {"model": "revnet34", "stem": "imagenet", "width": 8, "method": 
 OTHER_DATA = {"image_size": 32, "batch_size": 8, "augmentation": "flip_crop", "seed": 1, "scale": "paper"}
 OTHER_SCHEDULE = {"epochs": 9, "warmup_epochs": 0.5, "drops": (), "drop_factor": 0.2, "learning_rate": 0.05}
 OTHER_OPTIMIZER = {"momentum": 0.0, "weight_decay": 0.0, "optimizer": "adamw", "precision": "bf16", "replicas": 2}
-OTHER_DELAY = {"timing": "1f1b", "stages": (5, 5), "forward_weights": "predicted", "correction": "spike"}
+OTHER_DELAY = {"timing": "1f1b", "stages": (5, 5), "forward_weights": "predicted", "correction": "spike", "held_out": 7}
 OTHER_VALUES = OTHER_NETWORK | OTHER_DATA | OTHER_SCHEDULE | OTHER_OPTIMIZER | OTHER_DELAY
 
 

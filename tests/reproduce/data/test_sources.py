@@ -81,7 +81,7 @@ def test_training_and_test_set_are_not_confused(root):
 
 @pytest.mark.parametrize("loader", ["memory", pytest.param("ffcv", marks=needs_ffcv)])
 def test_held_out_samples_are_tested_and_never_trained_on(root, loader):
-    """Held-out images are the same for all seeds, are not augmented, and no epoch has them. The rest keeps its hashes."""
+    """Held-out images are the same for all seeds and are not augmented, and no epoch contains them."""
     plain = open_data(dataclasses.replace(CELL, augmentation="none"), CPU, root)
     number = {image.numpy().tobytes(): n for images, _ in plain.train.epoch(0) for n, image in enumerate(images)}
     assert len(number) == 100  # all images differ
