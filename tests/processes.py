@@ -119,10 +119,11 @@ def reproduce(*arguments: str) -> None:
     # Not in the test's process.
     launch.subprocess = SimpleNamespace(Popen=Popen)  # type: ignore[attr-defined]
     runner.multiprocessing = SimpleNamespace(get_context=lambda _: FORK)  # type: ignore[attr-defined]
-    _run_module("reproduce", *arguments)
+    run_module("reproduce", *arguments)
 
 
-def _run_module(name: str, *arguments: str) -> None:
+def run_module(name: str, *arguments: str) -> None:
+    """Run `python -m name` with these arguments."""
     sys.argv = [name, *arguments]
     runpy.run_module(name, run_name="__main__")
 
@@ -182,7 +183,7 @@ class Popen:
                 os.dup2(stdout.fileno(), 2)
             if preexec_fn is not None:
                 preexec_fn()
-            _to_the_end(lambda: reproduce(*command[3:]) if command[2] == "reproduce" else _run_module(*command[2:]))
+            _to_the_end(lambda: reproduce(*command[3:]) if command[2] == "reproduce" else run_module(*command[2:]))
 
     def poll(self) -> int | None:
         if self.returncode is None:

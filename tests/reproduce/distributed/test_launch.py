@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ import pytest
 import torch.distributed as dist
 
 from petra_core import checkpoint
+from petra_core.worker import Worker
 from reproduce.distributed import launch
 from reproduce.distributed.group import UnsupportedError
 from reproduce.distributed.interrupts import Interrupt
@@ -26,7 +26,7 @@ from reproduce.records.locks import LockedError
 from reproduce.records.record import Record
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.distributed.test_distributed import in_processes
-from tests.processes import PATIENCE, ROOT, Command, children, free_port, reproduce, wait_for
+from tests.processes import Command, children, free_port, reproduce, run_module, wait_for
 
 CELL = ("--model", "chain4", "--stem", "stride2", "--width", "4", "--batch-size", "48", "--epochs", "3", "-k", "2")
 #: Without --threads: the promise for results of several processes includes the default.
@@ -54,17 +54,6 @@ def output_of(process: Command, code: int = 0) -> str:
     text = process.stderr()
     assert process.returncode == code, text
     return text
-
-
-def python(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """Start Python as from a shell, for tests that need it, since each process takes seconds to import."""
-    return subprocess.Popen(
-        [sys.executable, *arguments], cwd=ROOT, env=os.environ | environment, text=True, stderr=subprocess.PIPE
-    )
-
-
-def stderr_of(process: subprocess.Popen[str]) -> str:
-    return process.communicate(timeout=PATIENCE)[1]
 
 
 def outcome(output: Path) -> tuple[Any, Any]:
@@ -130,10 +119,10 @@ def test_run_resumes_with_other_numbers_of_processes(tmp_path: Path, start: Star
 
 
 def test_torchrun_gives_the_weights_of_one_process(tmp_path: Path, alone: tuple[Any, Any]) -> None:
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "reproduce")
-    process = python(*torchrun, "train", *OPTIONS, "--output", str(tmp_path))
-    text = stderr_of(process)
-    assert process.returncode == 0, text
+    """The processes of torchrun are those of Python, as a user starts them."""
+    torchrun = ("--standalone", "--nproc-per-node=2", "-m", "reproduce", "train", *OPTIONS, "--output", str(tmp_path))
+    with contextlib.closing(Command(run_module, "torch.distributed.run", *torchrun)) as process:
+        output_of(process)
     assert_same(tmp_path, alone)
 
 
@@ -153,26 +142,24 @@ def test_replicas_of_two_processes_survive_a_kill(tmp_path: Path, start: Start) 
     assert json.loads((other / "result.json").read_text())["micro_batches"] == 3 * (1437 // 48 // 2)
 
 
-FAULTY = """
-from petra_core.worker import Worker
-whole = Worker.backward
-def backward(self, micro_batch):
-    if micro_batch == 20 and self.index == 4:
-        raise KeyError("a fault")
-    return whole(self, micro_batch)
-Worker.backward = backward
-"""
+def reproduce_with_a_fault(*arguments: str) -> None:
+    whole = Worker.backward
+
+    def backward(self: Worker, micro_batch: int) -> Any:
+        if micro_batch == 20 and self.index == 4:
+            raise KeyError("a fault")
+        return whole(self, micro_batch)
+
+    Worker.backward = backward  # type: ignore[method-assign]  # not in the test's process
+    reproduce(*arguments)
 
 
 def test_exception_in_one_process_ends_all_with_one_message(tmp_path: Path) -> None:
-    """The processes are those of Python, as a user starts them."""
-    (tmp_path / "sitecustomize.py").write_text(FAULTY)
-    where = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    more = ("--output", str(tmp_path / "run"), "--processes", "2")
-    process = python("-m", "reproduce", "train", *OPTIONS, *more, **where)
-    started = wait_for(lambda: len(processes := children(process.pid)) == 2 and processes)
-    text = stderr_of(process)
-    assert process.returncode == 1, text
+    """An exception in one process ends all of them with one traceback, which names the place and the rank."""
+    arguments = ("train", *OPTIONS, "--output", str(tmp_path), "--processes", "2")
+    with contextlib.closing(Command(reproduce_with_a_fault, *arguments)) as process:
+        started = wait_for(lambda: len(processes := children(process.pid)) == 2 and processes)
+        text = output_of(process, 1)
     assert text.count("Traceback") == 1
     last = [line.removeprefix("[rank1]: ") for line in text.splitlines()[-3:]]  # torch puts the rank before each line
     assert last == ["KeyError: 'a fault'", "in backward 20 of stage 4", "on rank 1"]
@@ -236,7 +223,7 @@ def test_process_in_a_group_exits_without_interpreter_cleanup() -> None:
 def test_failed_connection_exits_with_a_retryable_code(tmp_path: Path, start: Start) -> None:
     """One process is killed while all connect. The others lose it, and all start again."""
     where = {"RANK": "0", "WORLD_SIZE": "2", MARKS: str(tmp_path)}
-    process = start("train", *OPTIONS, "--timeout-minutes", "0.05", "--output", str(tmp_path / "run"), **where)
+    process = start("train", *OPTIONS, "--timeout-minutes", "0.01", "--output", str(tmp_path / "run"), **where)
     text = output_of(process, LOST)
     assert text.startswith("the processes of the run did not all connect: one of them has died, or has not responded")
     assert "Traceback" not in text
