@@ -21,7 +21,6 @@ from tests.reference import RULES, ReferenceRun, Sgd, simulate
 
 pytestmark = pytest.mark.convolutions
 
-PIPELINED = [method for method in methods.PAPER if method.pipelined]
 RATE = 0.1
 
 measured = partial(toys.measured, GradientQuality, rate=RATE)
@@ -59,13 +58,15 @@ def by_numpy(a: list[Tensor], b: list[Tensor]) -> dict[str, float]:
     return {measure: float(np.mean(values)) for measure, values in by_measure.items()}
 
 
-@pytest.mark.parametrize(
-    ("pattern", "norm", "k"),
-    [("b r r r h", False, 1), ("b r r b r h", True, 3), ("br rr brr rh", False, 3)],
-)
-@pytest.mark.parametrize("method", PIPELINED, ids=str)
-def test_three_gradients_match_brute_force(method: Method, pattern: str, norm: bool, k: int) -> None:
+#: Stages, whether they have norms, and k.
+NETWORKS = [("b r r r h", False, 1), ("b r r b r h", True, 3), ("br rr brr rh", False, 3)]
+OTHERS = [(methods.DSP, 0), (methods.DSP, 2), (methods.DELAYED_GRADIENTS, 1), (methods.APPROXIMATE_INPUTS, 2)]
+
+
+@pytest.mark.parametrize(("method", "number"), [*((methods.PETRA, n) for n in range(3)), *OTHERS], ids=str)
+def test_three_gradients_match_brute_force(method: Method, number: int) -> None:
     """The method's, the delayed and the end-to-end gradient equal those computed from their definitions."""
+    pattern, norm, k = NETWORKS[number]
     stages = network(pattern, norm=norm)
     last = len(stages) - 1
     data = batches(2 * last + 5)

@@ -26,12 +26,12 @@ RECONSTRUCTING = [methods.PETRA, methods.APPROXIMATE_INPUTS]
 measured = partial(toys.measured, ReconstructionProbe)
 
 
-@pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("pattern", ["b r r r h", "b r r b r h", "br rr brr rh"])
 @pytest.mark.parametrize("method", RECONSTRUCTING, ids=str)
-def test_training_errors_match_brute_force(method: Method, pattern: str, k: int) -> None:
+def test_training_errors_match_brute_force(method: Method, pattern: str) -> None:
     """The reconstruction errors in training equal those computed from the paper's equations."""
     stages, data, rate = network(pattern, norm=False), batches(18), 0.1
+    k = 1 if (method is methods.PETRA) == (len(stages) == 5) else 2  # every method and every pattern with both
     last = len(stages) - 1
     history = simulate(stages, RULES[method.name], k, Sgd(lambda tick: rate), data, range(len(data)))
     of_cause = measured(pipeline_of(stages, method, k).stages, method, data, rate=rate, k=k)
@@ -142,7 +142,7 @@ def test_rounding_grows_with_depth_and_lower_precision() -> None:
 
 def test_random_network_is_inverted_with_its_forward_draws() -> None:
     """With its side bits BDIA is exact at every depth. The float form at least doubles an error at each."""
-    data = [(images.float(), labels) for images, labels in toys.batches(34)]
+    data = [(images.float(), labels) for images, labels in toys.batches(29)]
     size = TransformerSize(width=16, depth=12, heads=2)
     by_bits = {
         bits: measured(
