@@ -12,7 +12,7 @@ from reproduce.grids.plans.forward_gradients import cells
 from reproduce.measures import forward_gradients, training
 from reproduce.measures.context import Context
 from reproduce.records.record import Record
-from tests.reproduce.measures.test_training import assert_a_stop_changes_no_bit, run
+from tests.reproduce.measures.test_training import assert_stops_change_no_bit, run
 
 pytestmark = pytest.mark.convolutions
 
@@ -24,14 +24,13 @@ TINY = dataclasses.replace(SMOKE, width=2, batch_size=128, epochs=3, drops=(2,),
     "cell",
     [
         dataclasses.replace(TINY, target="local", guess="redrawn"),
-        dataclasses.replace(TINY, guess="gaussian", space="weights"),
-        dataclasses.replace(TINY, derivative="jvp"),
+        dataclasses.replace(TINY, guess="gaussian", space="weights", derivative="jvp"),
     ],
-    ids=["redrawn", "gaussian", "jvp"],
+    ids=["redrawn", "gaussian, jvp"],
 )
 def test_stop_of_forward_gradients_changes_no_bit(tmp_path: Path, cell: ForwardGradientCell) -> None:
     """A forward-gradient run that is stopped in epoch 2 and resumed ends with the same bits."""
-    assert_a_stop_changes_no_bit(7, dataclasses.replace(cell, batch_size=256, epochs=2, drops=()), tmp_path)
+    assert_stops_change_no_bit([4], dataclasses.replace(cell, batch_size=400, epochs=2, drops=()), tmp_path)
 
 
 @pytest.mark.parametrize("model", BLOCK_MODELS)

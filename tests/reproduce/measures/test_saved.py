@@ -26,7 +26,7 @@ Change = Callable[[dict[str, Any]], object]
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a training that was stopped in its second epoch."""
     folder = tmp_path_factory.mktemp("saved")
-    stop_after(15, folder, CHAIN)
+    stop_after(10, folder, CHAIN)
     return folder
 
 

@@ -12,7 +12,7 @@ from reproduce.measures.context import Context, Stopped
 from reproduce.records.record import Record
 from reproduce.running import execution
 from reproduce.running.execution import deterministic, execute
-from tests.reproduce.measures.test_training import SMALL, StopAfter, run
+from tests.reproduce.measures.test_training import CHAIN, StopAfter, run
 
 
 def notices_of_a_tick(folder: Path) -> list[str]:
@@ -20,7 +20,7 @@ def notices_of_a_tick(folder: Path) -> list[str]:
     stop, notices = StopAfter(1), []
     stop.notice = notices.append
     with pytest.raises(Stopped):
-        run(SMALL, folder, observer=stop, should_stop=stop.should_stop)
+        run(CHAIN, folder, observer=stop, should_stop=stop.should_stop)
     return notices
 
 
@@ -68,7 +68,7 @@ def test_float32_uses_tf32_only_on_request(tf32: bool) -> None:
 
 def test_tf32_needs_a_gpu_with_support(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Precision tf32 requires a CUDA device of compute capability 8.0 or more."""
-    cell = dataclasses.replace(SMALL, precision="tf32")
+    cell = dataclasses.replace(CHAIN, precision="tf32")
     with pytest.raises(UnsupportedError, match=r"tf32 needs a CUDA device .* 8\.0 or more, got cpu"):
         execute(Record.for_cell(cell, tmp_path), Context())
     assert not list(tmp_path.iterdir())
