@@ -27,10 +27,21 @@ os.fsync = os.fstat
 ROOT = Path(__file__).resolve().parent.parent
 
 
+frozen = 0  # number of imported modules when objects were last excluded from garbage collection
+
+
+def freeze_imports() -> None:
+    """Exclude the objects of imported modules from garbage collection, which would take up to a second each time."""
+    global frozen
+    if len(sys.modules) >= frozen + 100:
+        gc.collect()
+        gc.freeze()
+        frozen = len(sys.modules)
+
+
 def pytest_collection_finish() -> None:
-    """Exclude the objects imported so far from garbage collection, which would take up to a second each time."""
-    gc.collect()
-    gc.freeze()
+    """Exclude the objects imported so far from garbage collection, and start the server of `tests.processes`."""
+    freeze_imports()
     if "tests.processes" in sys.modules:
         # Now, because a benchmark that runs first would start the server with different imports.
         forkserver.ensure_running()
@@ -43,12 +54,14 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Reset the number of threads to one for every test and its fixtures.
+    """Reset the number of threads to one for every test and its fixtures, and freeze what the last one imported.
 
     A command sets the number of threads of its process. Called inside a test, it would change that number for the
-    following tests, whose sums would then be added in another order than in the processes that they start.
+    following tests, whose sums would then be added in another order than in the processes that they start. Tests import
+    further modules, such as the 800 of torch's fake tensors.
     """
     torch.set_num_threads(1)
+    freeze_imports()
 
 
 @pytest.fixture(scope="session")
