@@ -185,13 +185,13 @@ def test_worker_with_broken_device_is_replaced(tmp_path):
 @pytest.mark.slow
 def test_missing_data_set_is_reported_once_in_mixed_grid(tmp_path, whole, capsys):
     """The worker is a process that starts Python, as outside of tests."""
-    cells = [recipes.cell("small"), CELLS[0], recipes.cell("small", seed=1), *CELLS[1:]]
+    cells = [recipes.cell("small"), CELLS[0], recipes.cell("small", seed=1)]
     result = run_grid(cells, settings(tmp_path, data_root=tmp_path / "data"))
     assert result.exit_code == 1
     assert list(result.problems) == [cells[0], cells[2]]
     assert capsys.readouterr().err.count("python -m reproduce data prepare cifar10") == 1
     assert Record.for_cell(cells[0], tmp_path).state().status is Status.NOT_RUN, "a run that never began has no record"
-    assert records(tmp_path) == records(whole)
+    assert records(tmp_path) == {CELLS[0].name: records(whole)[CELLS[0].name]}
 
 
 def test_cell_held_by_another_process_is_waited_for(tmp_path, whole):
