@@ -1,7 +1,6 @@
 """Test a worker: cells that it cannot run, and the end of its time."""
 
 import dataclasses
-import itertools
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from reproduce.running.grid_options import GridOptions
 from reproduce.running.messages import DeviceLost, DiskFull, Finished, Notice, Problem, Progress
 from reproduce.running.worker import work
 from tests.fake_records import complexity_cell
-from tests.reproduce.measures.test_training import CHAIN, records
+from tests.reproduce.measures.test_training import CHAIN
 
 CELLS = [dataclasses.replace(CHAIN, method=method) for method in ("PETRA", "BACKPROPAGATION", "DSP")]
 
@@ -48,20 +47,6 @@ def test_worker_runs_measurement_cells(tmp_path):
     cell = complexity_cell(methods.PETRA)
     assert reports([cell], tmp_path) == [Finished(0, State(Status.DONE))]
     assert Record.for_cell(cell, tmp_path).read().result["stages"] == 5
-
-
-def test_cell_in_pieces_ends_with_the_same_record(tmp_path):
-    """A cell that is stopped repeatedly ends with the same record."""
-    whole = tmp_path / "whole"
-    assert kinds(reports(CELLS[:1], whole)) == [(Finished, 0)]
-    pieces, root = 0, tmp_path / "pieces"
-    while not records(root):
-        pieces += 1
-        asked = itertools.count()
-        reports(CELLS[:1], root, should_stop=lambda asked=asked: next(asked) > 9)
-        assert pieces < 20
-    assert pieces > 2
-    assert records(root) == records(whole)
 
 
 @pytest.mark.parametrize(
