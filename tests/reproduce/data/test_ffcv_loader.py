@@ -1,8 +1,10 @@
 """Test the adapter of FFCV: it gives the batches of the in-memory loader, and avoids FFCV's pitfalls."""
 
-import subprocess
+import contextlib
+import os
 import sys
 import threading
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,8 @@ from reproduce.data.crops import centre_crops, choose_mirrored, random_resized_c
 from reproduce.data.errors import DataError
 from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader, Source
 from reproduce.data.sample_hash import AUGMENTATION, sample_hashes
-from tests.conftest import ROOT
 from tests.fake_data import assert_crops, assert_same_batches, image_folder
+from tests.processes import Command
 
 if find_spec("ffcv") is None:
     pytest.skip("FFCV is not installed", allow_module_level=True)
@@ -178,31 +180,28 @@ def test_further_loaders_compile_nothing(raw_file: Path, jpeg_file: Path) -> Non
     assert not recorder.buffer
 
 
+def print_threads(path: Path) -> None:
+    """Print the number of batches and torch's threads after several epochs, with errors in place of warnings."""
+    os.dup2(2, 1)
+    warnings.simplefilter("error")
+    torch.set_num_threads(3)
+    for workers in (1, 2):
+        loader = raw_loader(path, 4, workers=workers)
+        batches = list(loader.epoch(0))
+        next(loader.epoch(1))
+        loader.close()
+        del loader
+    seen = [torch.get_num_threads()]
+    thread = threading.Thread(target=lambda: (torch.ones(2) + 1, seen.append(torch.get_num_threads())))
+    thread.start()
+    thread.join()
+    print(len(batches), *seen, file=sys.stderr)
+
+
 def test_torch_threads_are_kept_and_nothing_is_printed(raw_file: Path) -> None:
     """FFCV sets torch's threads at import, with every Loader and epoch, and again in its thread."""
-    program = """
-import sys, threading, torch
-from pathlib import Path
-torch.set_num_threads(3)
-from reproduce.data.ffcv_loader import FfcvFile
-from reproduce.data.loader import BatchFormat, Loader
-small = BatchFormat(num_classes=10, image_size=12, mean=(0.0,) * 3, deviation=(1.0,) * 3)
-for workers in (1, 2):
-    loader = Loader(FfcvFile(Path(sys.argv[1]), small, augment=True, workers=workers), 4, seed=0)
-    batches = list(loader.epoch(0))
-    next(loader.epoch(1))
-    loader.close()
-    del loader
-seen = [torch.get_num_threads()]
-thread = threading.Thread(target=lambda: (torch.ones(2) + 1, seen.append(torch.get_num_threads())))
-thread.start()
-thread.join()
-print(len(batches), *seen)
-"""
-    command = [sys.executable, "-W", "error", "-c", program, str(raw_file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.stderr == ""
-    assert done.stdout == "12 3 3\n"
+    with contextlib.closing(Command(print_threads, raw_file)) as process:
+        assert process.stderr() == "12 3 3\n"
 
 
 def test_undecodable_image_raises_instead_of_hanging(tmp_path: Path, jpeg_file: Path) -> None:
