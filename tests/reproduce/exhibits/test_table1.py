@@ -81,7 +81,7 @@ def all_methods_at_the_papers_scale(root: Path) -> None:
 @sections.situation(table1.EXHIBIT)
 def growth_over_j_and_k(root: Path) -> None:
     """The figure is of the scale with several J or k, and the table of the largest scale."""
-    write(root, accumulations=(1, 2, 4), chosen=SHOWN)
+    write(root, accumulations=(1, 2), chosen=SHOWN)
     write(root, depth=2, chosen=SHOWN)
     write(root, "small", chosen=SHOWN)
 
