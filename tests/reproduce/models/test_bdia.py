@@ -159,7 +159,7 @@ def test_training_equals_backpropagation_bitwise(method: Method) -> None:
 
 def test_petra_reconstruction_error_grows_towards_input() -> None:
     """Weights change between forward and inverse, and the error may double at every block. PETRA still accepts BDIA."""
-    errors = toys.measured(ReconstructionProbe, network(depth=9), methods.PETRA, batches(60), rate=0.05)
+    errors = toys.measured(ReconstructionProbe, network(depth=9), methods.PETRA, batches(36), rate=0.05)
     inputs = errors["training/input"]
     assert [j for j, error in enumerate(inputs) if error is not None] == list(range(1, 9))
     assert (inputs[1] or 0.0) > 4 * (inputs[6] or 0.0) > 0
