@@ -196,7 +196,7 @@ def shown_one_by_one(variants: Sequence[tuple[str, Results]], folder: Path) -> N
 
 
 def rewrite(file: Path, text: str) -> None:
-    """Write a file anew. File systems write a file that is truncated to the disk at once, which takes milliseconds."""
+    """Replace a file. Some file systems write a truncated file to the disk as it is closed, for milliseconds."""
     file.unlink()
     file.write_text(text)
 
