@@ -129,22 +129,12 @@ def pipeline(
     stages: Sequence[Stage],
     method: Method = methods.PETRA,
     *,
-    accumulation: int = 1,
-    staleness: Sequence[int] | None = None,
     optimizer: OptimizerFactory | None = sgd,
-    seed: int | None = None,
-    before_update: Callable[[int, int, Stage], None] | None = None,
+    inspect: bool = False,
+    **settings: Any,
 ) -> Pipeline:
-    """Return a pipeline over copies of `stages`."""
-    return Pipeline(
-        copy.deepcopy(list(stages)),
-        method,
-        accumulation=accumulation,
-        staleness=staleness,
-        optimizer=optimizer,
-        seed=seed,
-        before_update=before_update,
-    )
+    """Return a pipeline over copies of `stages`, which inspects them only if told to."""
+    return Pipeline(copy.deepcopy(list(stages)), method, optimizer=optimizer, inspect=inspect, **settings)
 
 
 def train(p: Pipeline, data: Sequence[tuple[Tensor, Tensor]], *, drain: bool = True) -> list[float]:
