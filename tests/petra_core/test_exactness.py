@@ -29,7 +29,7 @@ def by_block(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
     ("family", "depth", "k"),
     [
         *((models.chain, 0, 1), (models.chain, 11, 2)),
-        *((models.revnet, 18, 2), (models.revnet, 34, 1), (models.revnet, 50, 3)),
+        *((models.revnet, 18, 1), (models.revnet, 50, 3)),
         *((models.resnet, 18, 1), (models.resnet, 50, 2)),
         *((invertible_revnet, 18, 2), (invertible_revnet, 50, 1)),
     ],
@@ -99,14 +99,15 @@ NETWORKS = {"five stages": lambda: toys.network(5), **OTHER_NETWORKS}
 @pytest.mark.parametrize(
     ("network", "k", "method"),
     [
-        *(("five stages", k, method) for method in methods.ALL for k in (1, 3)),
+        *(("five stages", k, method) for method, k in (*((method, 3) for method in methods.ALL), (methods.PETRA, 1))),
         *((network, 3, method) for network in OTHER_NETWORKS for method in EVALUATING_DIFFERENTLY),
     ],
     ids=str,
 )
 def test_training_equals_plain_pytorch(network: str, k: int, method: Method) -> None:
     """With one micro-batch at a time, losses, weights, statistics and outputs are those of a plain PyTorch loop."""
-    assert_trains_as_plain_training(NETWORKS[network](), method, k, toys.batches(8))
+    inspect = network != "five stages" or method is methods.PETRA
+    assert_trains_as_plain_training(NETWORKS[network](), method, k, toys.batches(8), inspect=inspect)
 
 
 @pytest.mark.parametrize("method", methods.PAPER, ids=str)

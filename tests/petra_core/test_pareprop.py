@@ -38,7 +38,7 @@ def mixed(kinds: str) -> list[Stage]:
 
 def trained(net: Sequence[Stage], method: methods.Method, data: Data, **options: Any) -> Any:
     torch.manual_seed(3)
-    p = Pipeline(copy.deepcopy(list(net)), method, accumulation=2, optimizer=toys.sgd, **options)
+    p = Pipeline(copy.deepcopy(list(net)), method, accumulation=2, optimizer=toys.sgd, inspect=False, **options)
     return toys.train(p, data), toys.weights(p), torch.get_rng_state()
 
 
