@@ -85,6 +85,7 @@ def grows(method: Method, late: int, momentum: float, rate: float, **settings: A
         method,
         staleness=(late, 0),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=momentum),
+        inspect=False,
         **settings,
     )
     x, target = torch.ones(1, dtype=torch.float64), torch.zeros(1)
@@ -205,7 +206,7 @@ def test_bytes_are_as_predicted(method: Method, rules: Rules, k: int) -> None:
     stages = models.chain(3, num_classes=10, channels=4)
     stages = [stages[0], merge(stages[1:3]), *stages[3:]]  # its blocks get predicted weights one at a time
     batch = torch.randn(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
-    assert_bytes_are_as_predicted(stages, method, batch, k, sgd(0.01), delay=rules)
+    assert_bytes_are_as_predicted(stages, method, batch, k, sgd(0.01), inspect=True, delay=rules)
 
 
 def test_rule_may_have_another_base_class() -> None:

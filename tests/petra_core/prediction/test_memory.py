@@ -49,7 +49,11 @@ NETWORKS: dict[str, Callable[[], list[Stage]]] = {
     ids=str,
 )
 def test_predicted_equals_measured_per_stage_and_kind(network: str, method: Method, k: int) -> None:
-    assert_bytes_are_as_predicted(NETWORKS[network](), method, batch(), k, toys.sgd)
+    """An inspection keeps no bytes. The vector of RevNet-50 is short, since every step of its 18 stages is slow."""
+    stages = NETWORKS[network]()
+    vector = (*[2] * 9, *[1] * (len(stages) - 10), 0) if network == "revnet50" else None
+    inspect = network == "merged"
+    assert_bytes_are_as_predicted(stages, method, batch(), k, toys.sgd, inspect=inspect, staleness=vector)
 
 
 @pytest.mark.parametrize("method", [method for method in methods.ALL if method.pipelined], ids=str)
@@ -67,8 +71,8 @@ def test_predicted_equals_measured_for_any_staleness(method: Method, seed: int) 
 def test_ledger_matches_held_tensors(method: Method) -> None:
     """The ledger's bytes equal the sum of the tensors in the state of each stage."""
     # Add up the tensors that the workers hold, instead of reading the ledger.
-    pipeline = Pipeline(merged(), method, accumulation=2, optimizer=toys.sgd)
-    for _ in range(16):
+    pipeline = Pipeline(merged(), method, accumulation=2, optimizer=toys.sgd, inspect=False)
+    for _ in range(12):
         pipeline.step(*batch())
     state = pipeline.state_dict()
     for stage, worker in zip(pipeline.memory().stages, state["workers"], strict=True):
