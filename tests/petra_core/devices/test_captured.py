@@ -37,7 +37,7 @@ pytestmark = pytest.mark.convolutions
 WAITS = {"_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select"}
 RECORDED = [methods.PETRA, methods.DSP, methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION]
 GPU_1 = torch.device("cuda", 1)
-MANY = 25  # more steps than any pipeline here needs to be full and updated
+MANY = 20  # more steps than any pipeline here needs to be full and updated
 
 
 def recordings_of(method: Method, k: int) -> int:
@@ -130,8 +130,11 @@ def fused(parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.0625, momentum=0.9, nesterov=True, weight_decay=1e-3, fused=True)
 
 
-def made(stages: int, method: Method, k: int, staleness: Sequence[int] | None = None) -> Pipeline:
-    return Pipeline(toys.network(stages), method, accumulation=k, staleness=staleness, optimizer=fused, seed=3)
+def made(
+    stages: int, method: Method, k: int, staleness: Sequence[int] | None = None, *, inspect: bool = False
+) -> Pipeline:
+    net = toys.network(stages)
+    return toys.pipeline(net, method, accumulation=k, staleness=staleness, optimizer=fused, seed=3, inspect=inspect)
 
 
 def staggered(pipeline: Pipeline) -> Pipeline:
@@ -657,7 +660,7 @@ def test_branch_waits_for_message_of_same_step(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("streams", [1, 4, 11])
 def test_cuda_graphs_match_plain_pipeline(streams: int) -> None:
     """On a GPU, losses of CUDA graphs equal those of a plain pipeline up to rounding."""
-    data = [(x.cuda(), y.cuda()) for x, y in toys.batches(3 * MANY)]
+    data = [(x.cuda(), y.cuda()) for x, y in toys.batches(4 * MANY)]
     stages = [stage.cuda() for stage in toys.network(6)]
     plain, other = (toys.pipeline(stages, accumulation=2, optimizer=fused, seed=3) for _ in range(2))
     toys.train(plain, data[:MANY], drain=False)
