@@ -31,25 +31,9 @@ if TYPE_CHECKING:
 #: The version of the suite. pyproject.toml reads it from here, and records name it.
 __version__ = "0.2.0"
 
-__all__ = [
-    "BufferedStage",
-    "CheckpointError",
-    "Clip",
-    "HeadStage",
-    "MemoryReport",
-    "NonFiniteError",
-    "PetraError",
-    "Pipeline",
-    "ReversibleStage",
-    "Stage",
-    "StageError",
-    "check",
-    "checkpoint",
-    "merge",
-    "methods",
-    "models",
-    "optimizers",
-]
+__all__ = ["BufferedStage", "CheckpointError", "Clip", "HeadStage", "MemoryReport", "NonFiniteError", "PetraError"]
+__all__ += ["Pipeline", "ReversibleStage", "Stage", "StageError", "check", "checkpoint", "merge", "methods", "models"]
+__all__ += ["optimizers"]
 
 #: The public names that need torch and are not modules, with the module that defines each.
 _LATER = dict.fromkeys(("BufferedStage", "HeadStage", "ReversibleStage", "Stage", "merge"), "stages")

@@ -143,8 +143,7 @@ class MemoryReport:
 
     def __str__(self) -> str:
         width = max(len(kind) for kind in KINDS)
-        head = "stage " + " ".join(f"{kind:>{width}}" for kind in KINDS) + f" {'peak of all':>{width}}"
-        lines = [head]
+        lines = ["stage " + " ".join(f"{kind:>{width}}" for kind in KINDS) + f" {'peak of all':>{width}}"]
         for stage in self.stages:
             cells = " ".join(f"{stage.peak[kind] / 1e6:>{width}.3f}" for kind in KINDS)
             lines.append(f"{stage.stage:>5} {cells} {stage.peak_total / 1e6:>{width}.3f}")

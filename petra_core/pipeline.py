@@ -616,8 +616,7 @@ class Pipeline:
             for worker in workers[: -1 if self.method.overlapped else None]:
                 yield [(worker, Action(Kind.FORWARD, step))]
         for worker in reversed(workers):
-            number = self._due(worker.index, step)
-            if number is None:
+            if (number := self._due(worker.index, step)) is None:
                 continue
             actions = backward_actions(self.method, number, self.accumulation, head=worker.is_head)
             turn = [(worker, a) for a in actions if self.common_clip is None or a.kind is not Kind.UPDATE]
@@ -675,12 +674,10 @@ class Pipeline:
                 # stage keeps its output as the first part of that message.
                 worker.receive(Message(action.number, message.streams, ()))
         elif action.kind is Kind.RECONSTRUCT:
-            ahead = worker.reconstruct(action.number)
-            if ahead is not None:
+            if (ahead := worker.reconstruct(action.number)) is not None:
                 self._send(worker.index - 1, ahead, sent)
         elif action.kind is Kind.BACKWARD:
-            downwards = worker.backward(action.number)
-            if downwards is not None:
+            if (downwards := worker.backward(action.number)) is not None:
                 self._send(worker.index - 1, downwards, sent)
         else:
             worker.update(prepared=self.common_clip is not None)

@@ -123,8 +123,7 @@ class BlockWeights:
 
     def correct(self, version: WeightVersion, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         """Return the gradients of a micro-batch, corrected if its forward did not use the current weights."""
-        weights = self._versions.get(version)
-        if weights is None or not self._rules.corrects:
+        if (weights := self._versions.get(version)) is None or not self._rules.corrects:
             return gradients
         with torch.no_grad():
             return tuple(

@@ -172,8 +172,7 @@ class GapAware(Correction):
         number = self._group[parameter]
         usual = (self.buffers[parameter] / (1 - 0.999**self.updates)).sqrt_().add_(1e-8).mul_(self._largest[number])
         factor = (parameter.detach() - forward_weight.detach()).abs_().div_(usual).add_(1)
-        decay = self.optimizer.param_groups[number]["weight_decay"]
-        if not decay:
+        if not (decay := self.optimizer.param_groups[number]["weight_decay"]):
             return gradient / factor
         # The optimizer adds decay * w, so this subtracts the part that the division by the factor would remove.
         decayed: Tensor = decay * parameter.detach()

@@ -386,8 +386,7 @@ def _check_steps(pipeline: Pipeline) -> None:
         raise UnrecordableError("a loss with metrics makes them by Python, which a recorded step does without")
     # It is not enough to look at the generator states that are kept for micro-batches in flight: methods that process
     # one micro-batch at a time keep none between steps.
-    drawing = [worker.index for worker in pipeline.workers if worker.stream.ever_drawn]
-    if drawing:
+    if drawing := [worker.index for worker in pipeline.workers if worker.stream.ever_drawn]:
         raise UnrecordableError(
             f"stages {drawing} draw random numbers (dropout), and a backward could not draw those of its forward again "
             f"without asking the generator for its state, which a recorded step cannot; set dropout to 0"

@@ -112,8 +112,7 @@ class CompiledSteps(CapturedSteps):
 
     def _function(self, branch: BranchFunction) -> Function:
         """Return the compiled function of a branch. Phases share it: they differ only in the memory that they use."""
-        key = key_of(branch)
-        if key not in self._compiled:
+        if (key := key_of(branch)) not in self._compiled:
             function = self._compiler(branch.module, branch.inputs)
             # This call compiles the function and loads its kernels, which is not possible during a capture.
             with torch.no_grad():
@@ -124,8 +123,7 @@ class CompiledSteps(CapturedSteps):
     @torch.no_grad()
     def _run(self, calls: Sequence[tuple[Function, BranchFunction]]) -> None:
         """Call the functions of a step, each in the stream of its branch, after those whose results it reads."""
-        streams = self.executor.streams
-        if not streams:
+        if not (streams := self.executor.streams):
             for function, branch in calls:
                 _call(function, branch)
             return

@@ -98,15 +98,13 @@ class StaticBuffers:
     def combine(self, key: Hashable, name: str, operation: Operator, left: Tensor, right: Tensor) -> Tensor:
         """Compute an operation into its buffer with `out=`. `key` is the stage (see `petra_core.tape.Combine`)."""
         place = (key, name, self.step % PLACES)
-        buffer = self._buffers.get(place)
-        if buffer is None:
+        if (buffer := self._buffers.get(place)) is None:
             return self._copy_to_buffer(place, operation(left, right), self.step + PLACES)
         self._written_next[storage_of(buffer)] = self.step + PLACES
         return operation(left, right, out=buffer)
 
     def _copy_to_buffer(self, key: Hashable, tensor: Tensor, written_next: int) -> Tensor:
-        buffer = self._buffers.get(key)
-        if buffer is None:
+        if (buffer := self._buffers.get(key)) is None:
             assert not self._frozen, f"no static buffer was made for {key} while the steps were rehearsed"
             buffer = self._buffers[key] = torch.empty_like(tensor)
         buffer.copy_(tensor)

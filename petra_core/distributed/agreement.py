@@ -50,8 +50,7 @@ def agree(group: dist.ProcessGroup, values: Mapping[str, Any], remedy: str) -> N
 
     """
     rows = [json.loads(text) for text in exchange(group, json.dumps(_plain(values)))]
-    found = list(differences(rows))
-    if found:
+    if found := list(differences(rows)):
         listed = "; ".join(
             f"{name} is {_shorten(a)} on rank {dist.get_global_rank(group, i)} and {_shorten(b)} on rank "
             f"{dist.get_global_rank(group, j)}"

@@ -503,8 +503,7 @@ class _Reads(TorchFunctionMode):
                 self.aliased.add(weight)
             if storage is None or storage in self._given or storage in self.made:
                 continue
-            origin = self._whole.origins.get(storage)
-            if origin is not None and origin is not self._block:
+            if (origin := self._whole.origins.get(storage)) is not None and origin is not self._block:
                 self.foreign.setdefault(origin, getattr(func, "__name__", str(func)))
         result = func(*args, **kwargs)
         results = {id(t): (storage, t) for t in _tensors(result) if (storage := _storage(t)) is not None}

@@ -8,15 +8,5 @@ from petra_core.models.revnet import revnet
 from petra_core.models.streams import ConcatStreams, DuplicateStreams, SplitStreams
 from petra_core.stages import sequential
 
-__all__ = [
-    "ConcatStreams",
-    "DuplicateStreams",
-    "PointwiseConv2d",
-    "SplitStreams",
-    "chain",
-    "from_sequential",
-    "group",
-    "resnet",
-    "revnet",
-    "sequential",
-]
+__all__ = ["ConcatStreams", "DuplicateStreams", "PointwiseConv2d", "SplitStreams", "chain", "from_sequential", "group"]
+__all__ += ["resnet", "revnet", "sequential"]
