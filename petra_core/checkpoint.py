@@ -14,8 +14,10 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import IO, Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.serialization import get_unsafe_globals_in_checkpoint
 from torch.utils._pytree import tree_map_only
 
 from petra_core.errors import CheckpointError
@@ -30,12 +32,19 @@ def save(path: str | os.PathLike[str], state: Any) -> None:
     Raises:
         OSError: If the disk is full or the folder is not writable. The message names the file. A previous checkpoint
             at `path` is preserved.
+        CheckpointError: If the state contains other objects, such as arrays of NumPy.
 
     """
     path = Path(path)
     try:
         with replacing(path) as file:
             torch.save(state, file)
+            file.flush()
+            if unreadable := get_unsafe_globals_in_checkpoint(file.name):
+                raise CheckpointError(
+                    f"{path} was not written: the state contains {', '.join(sorted(unreadable))}, which `load` would "
+                    f"reject; keep tensors, numbers and text in states, or call torch.serialization.add_safe_globals"
+                )
     except (OSError, RuntimeError) as error:
         # torch's writer may raise a RuntimeError for a failed write, with the OSError as its context.
         cause = error if isinstance(error, OSError) else error.__context__
@@ -80,5 +89,12 @@ def load(source: str | os.PathLike[str] | IO[bytes], name: str = "") -> Any:
 
 
 def copy_tree(tree: Any, device: torch.device | str = "cpu") -> Any:
-    """Copy nested containers. Every tensor is copied to `device`, detached and without its subclass."""
-    return tree_map_only(Tensor, lambda leaf: leaf.detach().to(device, copy=True).as_subclass(Tensor), tree)
+    """Copy nested containers.
+
+    Every tensor is copied to `device`, detached and without its subclass. Numbers of NumPy become those of Python.
+    """
+
+    def copied(leaf: Any) -> Any:
+        return leaf.detach().to(device, copy=True).as_subclass(Tensor) if isinstance(leaf, Tensor) else leaf.item()
+
+    return tree_map_only((Tensor, np.generic), copied, tree)

@@ -1,5 +1,6 @@
 """Test that checkpoint files are written atomically, and that damaged or foreign files raise an error."""
 
+import collections
 import contextlib
 import errno
 import io
@@ -9,6 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -64,6 +66,24 @@ def test_copied_states_have_no_subclasses_of_tensors(tmp_path: Path) -> None:
     [stream] = checkpoint.load(tmp_path / "a.pt")["streams"]
     assert type(stream) is Tensor
     assert_bitwise_equal(stream, torch.arange(3.0))
+
+
+def test_copied_states_have_numbers_of_python(tmp_path: Path) -> None:
+    """A learning rate computed with NumPy must not make a checkpoint that cannot be loaded."""
+    checkpoint.save(tmp_path / "a.pt", checkpoint.copy_tree({"lr": np.cos(np.float64(1.0))}))
+    rate = checkpoint.load(tmp_path / "a.pt")["lr"]
+    assert (type(rate), rate) == (float, np.cos(1.0))
+
+
+def test_state_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    """`save` raises CheckpointError for objects that `load` rejects, and preserves the previous checkpoint."""
+    path = tmp_path / "a.pt"
+    checkpoint.save(path, STATE)
+    for other in (np.ones(2), Path("x"), {"optimizer": collections.deque([torch.ones(2)])}):
+        with pytest.raises(CheckpointError, match=r"a\.pt was not written: the state contains .*(numpy|path|deque)"):
+            checkpoint.save(path, {"x": other})
+    assert [file.name for file in tmp_path.iterdir()] == ["a.pt"]
+    assert_bitwise_equal(checkpoint.load(path), STATE)
 
 
 def test_foreign_file_cannot_run_code(tmp_path: Path) -> None:
