@@ -112,7 +112,7 @@ def rate_ratios(optimizer: "torch.optim.Optimizer") -> list[float]:
 
     If all rates are 0 or missing, the ratios are 1. If only the first is 0, the other ratios are infinite.
     """
-    rates = [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
+    rates = [float(group.get("lr") or 0.0) for group in optimizer.param_groups]
     if not rates[0]:
         return [math.inf if rate else 1.0 for rate in rates]
     return [rate / rates[0] for rate in rates]

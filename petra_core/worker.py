@@ -23,12 +23,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from petra_core.block import Block, Move
 from petra_core.inspection.evaluations import Inspection
 from petra_core.inspection.guards import refuse_foreign_gradients
 from petra_core.inspection.modules import check_optimizer
-from petra_core.inspection.states import UnsavedBuffers, check_optimizer_state
+from petra_core.inspection.states import UnsavedBuffers, load_optimizer
 from petra_core.ledger import IN_FLIGHT, Ledger, payload
 from petra_core.messages import Message
 from petra_core.optimizers import OptimizerFactory, optimizer_of, rate_ratios
@@ -393,8 +394,7 @@ class Worker:
         if (state["optimizer"] is None) != (self.optimizer is None):
             raise ValueError("one of the two has an optimizer, the other has none")
         if self.optimizer is not None:
-            check_optimizer_state(self.optimizer, state["optimizer"], state.get("optimizer_class"))
-            self.optimizer.load_state_dict(state["optimizer"])
+            load_optimizer(self.optimizer, state["optimizer"], state.get("optimizer_class"))
         self._forwards = self.observed_staleness = 0
         self.stream.load(state["random"])
         self._delays = 0
@@ -471,6 +471,6 @@ class Worker:
     def _count_optimizer(self) -> None:
         """Count the bytes of the optimizer and the rules."""
         states = {} if self.optimizer is None else self.optimizer.state
-        kept = payload(value for state in states.values() for value in state.values() if isinstance(value, Tensor))
+        kept = payload(value for value in tree_leaves([*states.values()]) if isinstance(value, Tensor))
         self._states = len(states)
         self.ledger.set("optimizer", kept + payload(self.rules.buffers))

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_flatten_with_path
 
 from petra_core.errors import CheckpointError
 from petra_core.settings import UNCORRECTED, Settings
@@ -44,8 +45,7 @@ def check_state(state: Any, settings: Settings, *, stages: int, own_stages: rang
         raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {stages}")
     changed = False
     for key, value in settings.as_state(stages).items():
-        saved = state.get(key, UNCORRECTED if key == "delay" else value)
-        if saved == value:
+        if (saved := state.get(key, UNCORRECTED if key == "delay" else value)) == value:
             continue
         differs = f"the state has {key} {saved!r}, this pipeline has {value!r}"
         if key not in ("method", "staleness", "delay"):
@@ -61,8 +61,7 @@ def check_state(state: Any, settings: Settings, *, stages: int, own_stages: rang
                 f"{differs}, and {state['micro_batches'] - state['drained']} or fewer micro-batches are in flight in "
                 f"it, which only the method of the state can finish: drain the pipeline before its state is taken"
             )
-    missing = [index for index in own_stages if state["workers"][index] is None]
-    if missing:
+    if missing := [index for index in own_stages if state["workers"][index] is None]:
         raise CheckpointError(f"the state comes from another process: it lacks the stages {missing}")
     if (state["random"] is None) != (settings.seed is not None):
         raise CheckpointError(
@@ -76,19 +75,23 @@ def check_state(state: Any, settings: Settings, *, stages: int, own_stages: rang
     return changed
 
 
-def check_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any], kind: str | None) -> None:
-    """Check that a state comes from an optimizer like this one.
+def load_optimizer(optimizer: Optimizer, state: dict[str, Any], kind: str | None) -> None:
+    """Load the state of an optimizer like this one, with its dtypes.
+
+    `Optimizer.load_state_dict` converts every tensor except the number of steps to the dtype of its parameter, also
+    integers. The states of wrappers, such as Lookahead, may have another form, which only they know.
 
     Args:
         optimizer: The optimizer.
-        state: The state.
+        state: The state. Its tensors are used and not copied.
         kind: Class of the optimizer that the state comes from; None if that is unknown.
 
     Raises:
         ValueError: If it does not.
 
     """
-    saved, own = state["param_groups"], optimizer.param_groups
+    own = optimizer.param_groups
+    saved, states = state.get("param_groups", own), state.get("state", {})
     if kind not in (None, type(optimizer).__name__):
         raise ValueError(
             f"its optimizer is {kind}, this one is {type(optimizer).__name__}; create the pipeline with the optimizer "
@@ -100,13 +103,20 @@ def check_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any], kind: 
             f"{[len(group['params']) for group in own]}"
         )
     numbers = (number for group in saved for number in group["params"])
-    for number, parameter in zip(numbers, (p for group in own for p in group["params"]), strict=True):
-        for name, value in state["state"].get(number, {}).items():
-            if name in _LIKE_PARAMETER and isinstance(value, Tensor) and value.shape != parameter.shape:
+    parameters = [parameter for group in own for parameter in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        others = {other.shape for other in parameters} - {parameter.shape}  # a mean or a projection has none of these
+        for name, value in states.get(number, {}).items():
+            if name in _LIKE_PARAMETER and isinstance(value, Tensor) and value.shape in others:
                 raise ValueError(
                     f"its {name} of parameter {number} has shape {tuple(value.shape)}, but the parameter has "
                     f"{tuple(parameter.shape)}; give the optimizer its parameters in the order of the checkpoint"
                 )
+    optimizer.load_state_dict(state)
+    loaded = dict(tree_flatten_with_path(optimizer.state_dict().get("state"))[0])
+    for path, value in tree_flatten_with_path(states)[0]:
+        if isinstance(value, Tensor) and isinstance(converted := loaded.get(path), Tensor):
+            converted.data = value.to(converted.device)
 
 
 class UnsavedBuffers:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from petra_core.ledger import SavedTensors, payload
 from petra_core.methods import Method
@@ -115,16 +116,14 @@ def _places(stages: Sequence[Stage], device: torch.device | None) -> list[torch.
     """Return the device whose kernels are used to predict each stage, and warn if a prediction is not exact."""
     wanted = devices_of(stages) if device is None else [device] * len(stages)
     places = [CPU if place.type == "meta" else place for place in wanted]
-    absent = sorted({place.type for place in places if not _is_here(place)})
-    if absent:
+    if absent := sorted({place.type for place in places if not _is_here(place)}):
         warnings.warn(
             f"memory is predicted with the kernels of the CPU, since this machine has no {' or '.join(absent)} device: "
             f"attention, recurrent layers and autocast may save more or less there. For an exact prediction, predict "
             f"on a machine that has the device",
             stacklevel=4,
         )
-    recurrent = [index for index, stage in enumerate(stages) if any(isinstance(m, nn.LSTM) for m in stage.modules())]
-    if recurrent:
+    if recurrent := [j for j, stage in enumerate(stages) if any(isinstance(m, nn.LSTM) for m in stage.modules())]:
         warnings.warn(
             f"memory of stages {recurrent} is predicted too small: an LSTM saves a workspace for its backward, whose "
             f"size only its kernel knows. Read Pipeline.memory() of a short run",
@@ -217,4 +216,4 @@ def _optimizer_bytes(block: Stage, factory: OptimizerFactory | None, index: int,
     for _, parameter in named:
         parameter.grad = torch.empty_like(parameter)
     optimizer.step()
-    return payload(value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
+    return payload(value for value in tree_leaves([*optimizer.state.values()]) if isinstance(value, Tensor))

@@ -284,6 +284,32 @@ class Langevin(torch.optim.SGD):
                 parameter.add_(torch.randn_like(parameter), alpha=0.01)
 
 
+class Unusual(torch.optim.Optimizer):
+    """An optimizer without a learning rate, whose state has other dtypes and shapes than the parameters."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": None})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # without closures
+        self.state["updates"] = self.state.get("updates", 0) + 1  # type: ignore[index, call-overload]  # not of a tensor
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            phase = state.setdefault("phase", torch.zeros((), dtype=torch.uint8)).add_(100)  # modulo 256
+            size = state.setdefault("exp_avg_sq", torch.zeros(())).add_(parameter.grad.norm())
+            parameter.sub_(parameter.grad / (1 + size + phase))
+
+
+class Wrapping(torch.optim.SGD):
+    """An optimizer whose state has another form, like those of wrappers."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"inner": super().state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict["inner"])
+
+
 def add_noise(index: int, version: int, stage: Stage) -> None:
     for parameter in stage.parameters():
         assert parameter.grad is not None
@@ -312,6 +338,8 @@ RESUMED: dict[str, tuple[Sequence[Method], Callable[[], list[Stage]], dict[str, 
         network,
         {"before_update": add_noise, "optimizer": functools.partial(Langevin, lr=0.1)},
     ),
+    "state of an unusual optimizer": (ALIASING, network, {"optimizer": Unusual}),
+    "state of a wrapper": (ALIASING, network, {"optimizer": functools.partial(Wrapping, lr=0.1, momentum=0.9)}),
     "written buffer outside the state": (
         (methods.PETRA, methods.BACKPROPAGATION),
         scheduled,
