@@ -190,8 +190,7 @@ def check_optimizer(optimizer: Any, stage: int, parameters: Sequence[nn.Paramete
             f"SGD or AdamW"
         )
     own = set(parameters)
-    foreign = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
-    if foreign:
+    if foreign := sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"]):
         raise ValueError(
             f"the optimizer of stage {stage} has {foreign} parameters of other stages, which its steps would change, "
             f"too; create it with the list of parameters that is passed to the factory"
@@ -202,8 +201,8 @@ def check_factory(optimizer: Any) -> None:
     """Check the function that makes the optimizers.
 
     Raises:
-        TypeError: If it is neither None nor callable, or is a class with a further required argument, which would get
-            the index of the stage.
+        TypeError: If it is neither None nor callable, or is a class with a further required argument or a function with
+            a required learning rate, which would get the index of the stage.
 
     """
     if optimizer is not None and not callable(optimizer):
@@ -211,8 +210,10 @@ def check_factory(optimizer: Any) -> None:
             f"optimizer is a {type(optimizer).__name__}, expected a function that makes one for each stage; give "
             f"lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
         )
-    if isinstance(optimizer, type) and len(required_arguments(optimizer)) == 2:
+    needed = [] if optimizer is None else required_arguments(optimizer)
+    if len(needed) == 2 and (isinstance(optimizer, type) or needed[1] in ("lr", "learning_rate")):
+        name = getattr(optimizer, "__name__", "factory")
         raise TypeError(
-            f"optimizer={optimizer.__name__} requires an argument after the parameters, which would get the index of "
-            f"the stage; set it: functools.partial({optimizer.__name__}, lr=0.1)"
+            f"optimizer={name} requires an argument after the parameters, which would get the index of the stage; set "
+            f"it: functools.partial({name}, {needed[1]}=0.1)"
         )
