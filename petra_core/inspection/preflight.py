@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from petra_core.errors import Finding, PetraError, StageError
 from petra_core.inspection.evaluations import Generators, Inspection
 from petra_core.methods import PETRA, Method
-from petra_core.optimizers import OptimizerFactory
+from petra_core.optimizers import OptimizerFactory, optimizer_of
 from petra_core.pipeline import Pipeline
 from petra_core.stages import HeadStage, Stage, copy_stages, sequential
 from petra_core.tape import Value
 from petra_core.targets import Target, convert_tensors
-from petra_core.worker import devices_of
+from petra_core.worker import Worker, devices_of
 
 #: Allowed relative difference from autograd's gradient, by dtype. That of float32 allows for reconstruction errors.
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-2}
@@ -122,6 +122,12 @@ def _check(stages: Sequence[Stage], inputs: Value, target: Target, findings: lis
     others.restore()
     wanted = _plain_gradients(plain, inputs, target, accumulation, autocast)
     findings += _compare(first, wanted, autocast)
+    trained = [worker for worker in pipeline.workers if worker.optimizer is not None]
+    if len(trained) > 1 and _couples(settings["optimizer"], max(trained, key=lambda worker: len(worker.parameters))):
+        name = type(trained[0].optimizer).__name__
+        what = f"a step of {name} depends on gradients of other parameters, but each stage has a separate optimizer"
+        remedy = "switch that off (Pipeline(clip=...) clips by norms), unless a norm or step size by stage is intended"
+        findings.append(Finding(None, None, what, remedy))
 
 
 def _static_findings(pipeline: Pipeline) -> list[Finding]:
@@ -140,6 +146,24 @@ def _static_findings(pipeline: Pipeline) -> list[Finding]:
                 remedy = "make the optimizer of the whole list of parameters, or freeze this one"
                 findings.append(Finding(worker.index, name, what, remedy))
     return findings
+
+
+def _couples(factory: OptimizerFactory, worker: Worker) -> bool:
+    """Return whether the optimizer's step of a stage's first parameter depends on the gradients of the others."""
+    results = []
+    for other in (0.0, 2.0):
+        torch.manual_seed(0)
+        named = [(name, nn.Parameter(parameter.detach().clone())) for name, parameter in worker._named.items()]
+        optimizer = optimizer_of(factory, worker.index, named)
+        for _ in range(3):
+            for number, (_, parameter) in enumerate(named):
+                parameter.grad = torch.randn_like(parameter).add_(other if number else 0.0)
+            with torch.no_grad():
+                optimizer.step()
+        numbers = [v for group in optimizer.param_groups for v in group.values() if isinstance(v, int | float | Tensor)]
+        results.append((str(numbers), named[0][1]))
+    (before, weight), (after, other_weight) = results
+    return before != after or not torch.equal(weight, other_weight)
 
 
 def _plain_gradients(

@@ -1,5 +1,6 @@
 """Test `petra_core.check`, which reports the findings about users' modules before training."""
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import petra_core
-from petra_core import HeadStage, Stage, methods, models, prediction
+from petra_core import HeadStage, Stage, merge, methods, models, prediction
 from petra_core.methods import Method
 from petra_core.optimizers import sgd
 from tests.compare import assert_bitwise_equal
@@ -100,6 +101,23 @@ def test_parameters_missing_from_optimizer_are_found() -> None:
     report = petra_core.check(net, X, Y, optimizer=lambda parameters: torch.optim.SGD(parameters[:1], lr=0.1))
     assert {(f.stage, f.parameter) for f in report.findings} >= {(0, "module.0.bias"), (3, "module.1.bias")}
     assert all("was not given to the optimizer" in finding.what for finding in report.findings)
+
+
+class Clipping(torch.optim.SGD):
+    """An optimizer that clips by the norm of all gradients, as LAMB does."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # without closures
+        nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 0.1)
+        super().step()
+
+
+def test_optimizer_whose_steps_depend_on_other_gradients_is_found() -> None:
+    """Separate optimizers of the stages would take other steps than one of the whole network."""
+    factory = functools.partial(Clipping, lr=0.1)
+    [finding] = petra_core.check(network(), X, Y, optimizer=factory).findings
+    assert finding.what.startswith("a step of Clipping depends on gradients of other parameters")
+    whole = petra_core.check([merge(network())], X, Y, optimizer=factory)
+    assert whole.ok, whole
 
 
 def test_gradient_that_differs_from_autograd_is_found() -> None:
