@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -200,7 +201,7 @@ def end(last: str, group: bool) -> None:
     if group:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     with exit_without_shutdown():
-        exec(last)
+        exec(last, {"sys": sys})
 
 
 def test_process_in_a_group_exits_without_interpreter_cleanup() -> None:
