@@ -38,6 +38,7 @@ LATER = {
     "correction_value": 0.0,
     "timing": "lockstep",
     "stages": [],
+    "held_out": 0,
 }
 
 
