@@ -100,7 +100,7 @@ def hold_out(samples: int, held_out: int) -> tuple[Integers, Integers]:
         Indices of the samples that are trained on and of those held out, each in order.
 
     """
-    order = np.argsort(sample_hashes(0, 0, HELD_OUT, samples), kind="stable")
+    order = sample_order(0, 0, samples, HELD_OUT)
     return np.sort(order[held_out:]), np.sort(order[:held_out])
 
 

@@ -55,9 +55,9 @@ def sample_hashes(seed: int, epoch: int, purpose: int, samples: int) -> Hashes:
     return chain(key(seed, epoch, purpose), np.arange(samples, dtype=np.uint64))
 
 
-def sample_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
+def sample_order(seed: int, epoch: int, samples: int, purpose: int = ORDER) -> NDArray[np.int64]:
     """Return the order of an epoch: a permutation of the sample indices, shape [samples]."""
-    return np.argsort(sample_hashes(seed, epoch, ORDER, samples), kind="stable")
+    return np.argsort(sample_hashes(seed, epoch, purpose, samples), kind="stable")
 
 
 def derive_seed(seed: int, purpose: int, *which: int) -> int:

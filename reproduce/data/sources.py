@@ -9,7 +9,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from reproduce.cells import catalogue
@@ -77,10 +76,9 @@ def open_data(cell: TrainedCell, device: torch.device, root: Path = DEFAULT_ROOT
         train = _open(folder, prepared, "train", cell.loader, batch_format, augment, workers)
         # A test set of small images is held in memory, whatever the loader of the training set.
         test = _open(folder, prepared, tested, cell.loader if large else MEMORY, batch_format, False, workers)
-    kept, held_out = hold_out(train.samples, cell.held_out)
-    chosen = held_out if cell.held_out else np.arange(test.samples)
-    size = LARGE_EVALUATION_BATCH if large else _evaluation_batch(len(chosen), device)
-    return Data(_loader(train, cell, "prepare the whole data set", kept), Evaluation(test, size, chosen), provenance)
+    kept, held_out = hold_out(train.samples, cell.held_out) if cell.held_out else (None, None)
+    size = LARGE_EVALUATION_BATCH if large else _evaluation_batch(cell.held_out or test.samples, device)
+    return Data(_loader(train, cell, "prepare the whole data set", kept), Evaluation(test, size, held_out), provenance)
 
 
 def _evaluation_batch(samples: int, device: torch.device) -> int:
