@@ -81,7 +81,6 @@ def check_module(words: list[str]) -> None:
         assert module in {
             "reproduce.drawing",
             "tests.bitwise",
-            "tests.hopper",
             "tests.mutants",
             "tests.test_first_run",
             "tests.golden.dump",

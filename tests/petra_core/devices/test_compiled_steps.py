@@ -1,28 +1,23 @@
 """Test that ticks with compiled operations give the numbers of a plain pipeline, up to rounding."""
 
-import contextlib
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, fx, nn
 from torch._inductor import config as inductor_config
 
-from petra_core import Pipeline, Stage, methods, models
+from petra_core import Pipeline, methods
 from petra_core.devices import compiled_steps
 from petra_core.devices.captured import UnrecordableError
 from petra_core.devices.compiled_steps import CompiledSteps
 from petra_core.devices.operations import OperationLog, branch_functions, key_of
 from petra_core.devices.static_buffers import period
 from petra_core.methods import Method
-from petra_core.models.revnet import streams_head
 from tests import toys
 from tests.compare import assert_bitwise_equal
 from tests.petra_core.devices.test_captured import RECORDED, SharedMemoryRecorder, made, staggered
-from tests.processes import Command
 
 
 def uncompiled(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
@@ -199,31 +194,3 @@ def test_fused_sgd_is_decomposed_unless_dampened() -> None:
     assert "aten._fused_sgd_.tensor_lr" not in operations(momentum=0.9, nesterov=True)
     assert "aten._fused_sgd_.tensor_lr" not in operations(weight_decay=0.1)
     assert "aten._fused_sgd_.tensor_lr" in operations(momentum=0.9, dampening=0.5)
-
-
-def short_revnet() -> list[Stage]:
-    """Return a network of one stage of each kind of RevNet-18."""
-    stem, block, _, transition, *_ = models.revnet(18, num_classes=10, width=64)
-    return [stem, block, transition, streams_head(128, 10)]
-
-
-def count_launches(file: Path) -> None:
-    from tests import hopper  # imports Inductor, which takes seconds, and only this process needs it
-
-    file.write_text(json.dumps(hopper.count(short_revnet, ("lockstep", "1f1b"), torch.bfloat16)))
-
-
-@pytest.mark.slow
-def test_compiled_tick_has_few_kernel_launches(tmp_path: Path) -> None:
-    """A tick of RevNet-18 with 64 images in bf16 has more than 500 launches if not compiled (docs/benchmarks.md).
-
-    Its stages are of the kinds of this network. In asynchronous 1F1B the forward of a stage cannot be fused with its
-    backward.
-    """
-    with contextlib.closing(Command(count_launches, tmp_path / "launches.json")) as process:
-        text = process.stderr()
-        assert process.returncode == 0, text
-    counted = json.loads((tmp_path / "launches.json").read_text())
-    for timing, generated in (("lockstep", 61), ("1f1b", 88)):
-        assert sum(branch["triton"] for branch in counted[timing].values()) <= generated
-        assert sum(branch["library"] for branch in counted[timing].values()) <= 26
