@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.allocation import Allocations, in_fresh_process, unless_out_of_memory
-from tests.reproduce.measures.test_machine_memory import FakeAllocator
+from tests.fake_cuda import FakeAllocator
 
 
 def test_peak_and_marks_count_allocations_inside() -> None:

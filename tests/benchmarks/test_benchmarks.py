@@ -33,7 +33,7 @@ from reproduce.grids.plans import bdia as bdia_cells
 from reproduce.grids.plans import forward_gradients as forward_gradient_cells
 from reproduce.modelling.simulation import Link
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, read, read_all
-from tests.petra_core.devices.test_captured import SharedMemoryRecorder
+from tests.fake_cuda import SharedMemoryRecorder
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1"]

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from petra_core import NonFiniteError, Pipeline, Stage, merge, methods
@@ -29,13 +28,11 @@ from petra_core.models.revnet import revnet
 from petra_core.staleness import Action, Kind, forward_lags
 from tests import toys
 from tests.compare import assert_bitwise_equal
+from tests.fake_cuda import RECORDED, Interpreter, SharedMemoryRecorder, fused, made, memory_of, staggered
 from tests.properties import Data
 
 pytestmark = pytest.mark.convolutions
 
-#: Operations that make a host wait for its device.
-WAITS = {"_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select"}
-RECORDED = [methods.PETRA, methods.DSP, methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION]
 GPU_1 = torch.device("cuda", 1)
 MANY = 20  # more steps than any pipeline here needs to be full and updated
 
@@ -54,94 +51,6 @@ def add_count(m: Any, x: Tensor) -> Tensor:
     """Count evaluations in a buffer, which a reconstruction has to restore."""
     m.count += 1
     return x + m.count
-
-
-class Interpreter(TorchDispatchMode):
-    """A recorder of operations that can run them again on the same memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations: list[tuple[Any, Any, Any, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.split("::")[1]
-        assert name not in WAITS, f"a capture would fail at {name}"
-        result = func(*args, **(kwargs or {}))
-        self.operations.append((func, args, kwargs or {}, result))
-        return result
-
-    @functools.cached_property
-    def _allocated(self) -> list[list[tuple[int, Tensor]]]:
-        """The results of each operation that are in new memory, with their numbers. Others are views or in place."""
-        return [
-            [
-                (number, tensor)
-                for number, tensor in enumerate(tree_leaves(outputs))
-                if isinstance(tensor, Tensor) and _memory(tensor) not in given
-            ]
-            for _, args, kwargs, outputs in self.operations
-            for given in [{_memory(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}]
-        ]
-
-    @torch.no_grad()
-    def again(self) -> None:
-        for (func, args, kwargs, _), allocated in zip(self.operations, self._allocated, strict=True):
-            results = tree_leaves(func(*args, **kwargs))
-            for number, tensor in allocated:
-                tensor.detach().copy_(results[number])
-
-    @torch.no_grad()
-    def lose(self) -> None:
-        """Overwrite all memory that was allocated during the recording."""
-        taken: dict[int, Tensor] = {}
-        for allocated in self._allocated:
-            for _, tensor in allocated:
-                taken.setdefault(_memory(tensor), tensor)
-        for tensor in taken.values():
-            tensor.detach().fill_(float("nan") if tensor.is_floating_point() else 99)
-
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
-class SharedMemoryRecorder:
-    """A recorder whose recordings share memory: replaying the first overwrites the results of later ones."""
-
-    def __init__(self) -> None:
-        self.recorded: list[Interpreter] = []
-
-    def __call__(self, work: Callable[[], None]) -> Callable[[], None]:
-        interpreter = Interpreter()
-        self.recorded.append(interpreter)
-        with interpreter:
-            work()
-
-        def again() -> None:
-            for later in self.recorded[self.recorded.index(interpreter) + 1 :]:
-                later.lose()
-            interpreter.again()
-
-        return again
-
-
-def fused(parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
-    """Return the optimizer that recorded steps use."""
-    return torch.optim.SGD(parameters, lr=0.0625, momentum=0.9, nesterov=True, weight_decay=1e-3, fused=True)
-
-
-def made(
-    stages: int, method: Method, k: int, staleness: Sequence[int] | None = None, *, inspect: bool = False
-) -> Pipeline:
-    net = toys.network(stages)
-    return toys.pipeline(net, method, accumulation=k, staleness=staleness, optimizer=fused, seed=3, inspect=inspect)
-
-
-def staggered(pipeline: Pipeline) -> Pipeline:
-    """Switch the pipeline to the order of actions in which it is recorded, and return it."""
-    if pipeline.method.pipelined:
-        pipeline.stagger()
-    return pipeline
 
 
 def recorded(pipeline: Pipeline, data: Data) -> CapturedSteps:
@@ -272,7 +181,7 @@ def written_and_read(operation: Any) -> tuple[set[int], set[int]]:
     for argument in func._schema.arguments:
         writes = argument.alias_info is not None and argument.alias_info.is_write
         tensors = [t for t in tree_leaves(given.get(argument.name)) if isinstance(t, Tensor)]
-        (written if writes else read).update(map(_memory, tensors))
+        (written if writes else read).update(map(memory_of, tensors))
     return written, read
 
 
@@ -340,7 +249,7 @@ def copied_bytes(ticks: CapturedSteps, recording: Interpreter) -> int:
     return sum(
         args[0].nbytes
         for func, args, _, _ in recording.operations
-        if func._schema.name == "aten::copy_" and _memory(args[0]) in ticks._buffers._written_next
+        if func._schema.name == "aten::copy_" and memory_of(args[0]) in ticks._buffers._written_next
     )
 
 

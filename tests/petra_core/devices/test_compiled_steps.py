@@ -17,7 +17,7 @@ from petra_core.devices.static_buffers import period
 from petra_core.methods import Method
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.devices.test_captured import RECORDED, SharedMemoryRecorder, made, staggered
+from tests.fake_cuda import RECORDED, SharedMemoryRecorder, made, staggered
 
 
 def uncompiled(module: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:

@@ -9,7 +9,7 @@ from reproduce.data.loader import BatchFormat, InMemory, Loader
 from reproduce.data.resident import ResidentBatches
 from reproduce.measures.context import to_memory_format
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.devices.test_captured import Interpreter
+from tests.fake_cuda import Interpreter
 
 CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "deviation": (0.247, 0.2435, 0.2616)}
 

@@ -14,7 +14,7 @@ from reproduce.cells import networks
 from reproduce.measures.run_options import BRANCHES
 from reproduce.records.record import Status
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.devices.test_captured import SharedMemoryRecorder
+from tests.fake_cuda import SharedMemoryRecorder
 from tests.reproduce.measures.test_training import CHAIN, Notices, assert_stops_change_no_bit, run
 
 pytestmark = pytest.mark.convolutions

@@ -8,6 +8,7 @@ import torch
 from benchmarks.allocation import in_fresh_process
 from reproduce.measures import machine_memory
 from reproduce.measures.machine_memory import Witness, available
+from tests.fake_cuda import FakeAllocator
 
 CPU = torch.device("cpu")
 MIB = 2**20
@@ -50,34 +51,6 @@ def test_memory_reports_follow_system_and_container_files(system: Path) -> None:
     (system / "self" / "clear_refs").unlink()
     (system / "self" / "clear_refs").mkdir()
     assert Witness(CPU).report() is None  # the peak cannot be reset, so it would be an older one
-
-
-class FakeAllocator:
-    """Fake a CUDA device: allocated bytes, the most so far, and the workspaces of cuBLAS."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, held: int, cublas: int) -> None:
-        self.held, self.peak, self.cublas = held + cublas, 0, cublas
-        for name, function in {
-            "synchronize": lambda _: None,
-            "empty_cache": lambda: None,
-            "memory_allocated": lambda _: self.held,
-            "max_memory_allocated": lambda _: self.peak,
-            "reset_peak_memory_stats": lambda _: self.take(self.held, reset=True),
-        }.items():
-            monkeypatch.setattr(torch.cuda, name, function)
-        monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", self._clear, raising=False)
-
-    def take(self, held: int, *, reset: bool = False) -> None:
-        self.held, self.peak = held, held if reset else max(self.peak, held)
-
-    def multiply(self, cublas: int) -> None:
-        if not self.cublas:
-            self.cublas = cublas
-            self.take(self.held + cublas)
-
-    def _clear(self) -> None:
-        self.held -= self.cublas
-        self.cublas = 0
 
 
 @pytest.mark.parametrize("cublas", [0, 64 * MIB])
