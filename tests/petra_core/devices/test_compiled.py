@@ -15,8 +15,8 @@ from petra_core.devices.compiled import compile_functions
 from petra_core.methods import Method
 from reproduce.records.record import Record
 from tests import toys
-from tests.reproduce.cells.test_cells import COMPLEXITY
-from tests.reproduce.measures.test_training import CHAIN, assert_stops_change_no_bit, run
+from tests.example_cells import CHAIN, COMPLEXITY
+from tests.reproduce.measures.test_training import assert_stops_change_no_bit, run
 
 #: The compiler of torch 2.11 reads `.grad` of every input, and uses `torch.jit.script`.
 pytestmark = [

@@ -5,16 +5,9 @@ import json
 
 import pytest
 
-from petra_core import methods
-from reproduce.cells.kinds import CellError, ForwardGradientCell, MemoryCell, TrainingCell, from_dict
-from tests.fake_records import complexity_cell
+from reproduce.cells.kinds import CellError, MemoryCell, from_dict
+from tests.example_cells import COMPLEXITY, FORWARD, TRAINING
 
-NETWORK = {"model": "revnet18", "stem": "cifar", "width": 4, "method": "PETRA", "accumulation": 4}
-DATA = {"dataset": "digits", "image_size": 16, "batch_size": 16, "augmentation": "none", "loader": "memory", "seed": 0}
-SCHEDULE = {"epochs": 6, "warmup_epochs": 1, "drops": (4,), "drop_factor": 0.1, "learning_rate": 0.025}
-OPTIMIZER = {"momentum": 0.9, "weight_decay": 5e-4, "precision": "float32"}
-TRAINING = TrainingCell(scale="smoke", **NETWORK, **DATA, **SCHEDULE, **OPTIMIZER)
-COMPLEXITY = dataclasses.replace(complexity_cell(methods.DSP), model="chain4", stem="stride1")
 OTHER_NETWORK = {"model": "revnet34", "stem": "imagenet", "width": 8, "method": "DSP", "accumulation": 5}
 OTHER_DATA = {"image_size": 32, "batch_size": 8, "augmentation": "flip_crop", "seed": 1, "scale": "paper"}
 OTHER_SCHEDULE = {"epochs": 9, "warmup_epochs": 0.5, "drops": (), "drop_factor": 0.2, "learning_rate": 0.05}
@@ -80,13 +73,6 @@ def test_memory_cell_validates_image_size():
     assert from_dict(values).image_size == 16
     with pytest.raises(CellError, match="image_size must be 8 to 256 in steps of 8 for digits, got 12"):
         from_dict(values | {"image_size": 12})
-
-
-FORWARD = ForwardGradientCell(
-    **{name: value for name, value in TRAINING.to_dict().items() if name != "kind"}
-    | {"model": "resnet18_8b", "method": "forward-gradient", "accumulation": 1, "auxiliary": "cnn"}
-    | {"target": "global", "guess": "local", "space": "weights", "scaling": "projected", "derivative": "projection"},
-)
 
 
 def test_forward_gradient_identity_depends_on_every_setting():

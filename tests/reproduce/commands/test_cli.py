@@ -27,8 +27,8 @@ from reproduce.records.record import Record, Status
 from reproduce.running import runner
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.progress import EventFiles, GridBar, TrainingBar
+from tests.example_cells import SMALL
 from tests.processes import Command, call, reproduce, wait_for
-from tests.reproduce.measures.test_training import SMALL
 
 QUICK = [
     *("--image-size", "8", "--width", "2", "--batch-size", "128", "--epochs", "2"),

@@ -10,7 +10,7 @@ from reproduce.commands.train_options import TrainOptions
 from reproduce.records import locks
 from reproduce.records.locks import LockedError, holder
 from reproduce.records.record import Record
-from tests.reproduce.measures.test_training import CHAIN
+from tests.example_cells import CHAIN
 from tests.reproduce.records.test_locks import be_machine, machine, short_times  # noqa: F401  # fixtures
 
 

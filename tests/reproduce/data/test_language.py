@@ -24,15 +24,10 @@ from reproduce.measures import stage_costs
 from reproduce.measures.context import Context
 from reproduce.records.record import Record
 from reproduce.running.execution import execute
-from tests.reproduce.cells.test_cells import TRAINING
+from tests.example_cells import LANGUAGE, LANGUAGE_NETWORK
 
 CPU = torch.device("cpu")
 SHORT = "Simple is better than complex. Complex is better than complicated. Flat is better than nested. " * 30
-
-NETWORK = {"dataset": "pydoc", "image_size": 16, "model": "revroberta_micro", "stem": "bytes", "width": 6}
-SCHEDULE = {"epochs": 2, "warmup_epochs": 0.0, "drops": (), "accumulation": 2, "batch_size": 16}
-OPTIMIZER = {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.01}
-CELL = replace(TRAINING, augmentation="mask", **NETWORK, **SCHEDULE, **OPTIMIZER)
 
 
 @pytest.fixture
@@ -82,7 +77,7 @@ def test_other_positions_keep_the_text() -> None:
 
 def test_validation_masks_do_not_depend_on_seed(short: Corpus) -> None:
     """Validation batches and provenance are the same for every seed."""
-    first, second = (open_data(replace(CELL, seed=seed), CPU) for seed in (0, 1))
+    first, second = (open_data(replace(LANGUAGE, seed=seed), CPU) for seed in (0, 1))
     (x, y), (other_x, other_y) = (next(iter(data.test)) for data in (first, second))
     assert torch.equal(x, other_x)
     assert torch.equal(y, other_y)
@@ -101,7 +96,7 @@ def test_unigram_baseline_is_computed_from_counts() -> None:
     assert counted["bits_per_byte"] == pytest.approx(-np.log2(counts / 508).mean())
 
 
-def train(folder: Path, cell: TrainingCell = CELL) -> Record:
+def train(folder: Path, cell: TrainingCell = LANGUAGE) -> Record:
     record = Record(folder, cell)
     execute(record, Context())
     return record
@@ -109,9 +104,9 @@ def train(folder: Path, cell: TrainingCell = CELL) -> Record:
 
 def test_measures_count_masked_bytes_only(short: Corpus, tmp_path: Path) -> None:
     """For an untrained network both measures can be computed directly, position by position."""
-    metrics = train(tmp_path, replace(CELL, learning_rate=0.0, epochs=1)).read().metrics[-1]
-    torch.manual_seed(derive_seed(CELL.seed, INITIALISATION))
-    model = sequential(networks.build(CELL, 256))
+    metrics = train(tmp_path, replace(LANGUAGE, learning_rate=0.0, epochs=1)).read().metrics[-1]
+    torch.manual_seed(derive_seed(LANGUAGE.seed, INITIALISATION))
+    model = sequential(networks.build(LANGUAGE, 256))
     ((inputs, targets),) = Evaluation(Text(short.test, 16, CPU), 512)
     logits = model(inputs).detach().double()
     right, bits = [], []
@@ -132,7 +127,7 @@ def test_missing_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stages_of_language_model_can_be_timed() -> None:
     """The stages of a language model can be timed, and the message size is that of two streams."""
     sizes = {"accumulation": 1, "batch_size": 2, "repetitions": 1}
-    cell = StageCostCell(scale="custom", method="PETRA", seed=0, **NETWORK, **sizes)
+    cell = StageCostCell(scale="custom", method="PETRA", seed=0, **LANGUAGE_NETWORK, **sizes)
     rows = stage_costs.time_stages(cell, CPU)
     assert json.loads(json.dumps(rows))[1]["invertible"]
     assert rows[0]["bytes_up"] == 2 * 2 * 16 * 6 * 4  # two streams of [2, 16, 6] float32

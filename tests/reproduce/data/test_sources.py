@@ -20,9 +20,9 @@ from reproduce.measures.run_options import RunOptions
 from reproduce.records.record import Record, Status
 from reproduce.running.execution import execute
 from tests import fake_data
+from tests.example_cells import TRAINING
 from tests.fake_data import assert_same_batches, prepared
 from tests.processes import call
-from tests.reproduce.cells.test_cells import TRAINING
 
 needs_ffcv = pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed")
 CPU = torch.device("cpu")

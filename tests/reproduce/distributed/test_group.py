@@ -8,7 +8,7 @@ from petra_core import CheckpointError
 from reproduce.distributed.group import SCHEMA, SINGLE_PROCESS, load
 from reproduce.distributed.sharded import ShardedCheckpoint
 from reproduce.records.record import Record
-from tests.reproduce.cells.test_cells import TRAINING
+from tests.example_cells import TRAINING
 
 
 @pytest.mark.parametrize("several", [True, False])

@@ -13,7 +13,7 @@ from reproduce.grids import recipes, rerun, scales
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import gradients
 from reproduce.grids.selection import Selection
-from tests.reproduce.cells.test_cells import FORWARD
+from tests.example_cells import FORWARD
 
 
 @pytest.mark.parametrize("scale", scales.SCALES)

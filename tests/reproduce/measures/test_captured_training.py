@@ -14,8 +14,9 @@ from reproduce.cells import networks
 from reproduce.measures.run_options import BRANCHES
 from reproduce.records.record import Status
 from tests.compare import assert_bitwise_equal
+from tests.example_cells import CHAIN
 from tests.fake_cuda import SharedMemoryRecorder
-from tests.reproduce.measures.test_training import CHAIN, Notices, assert_stops_change_no_bit, run
+from tests.reproduce.measures.test_training import Notices, assert_stops_change_no_bit, run
 
 pytestmark = pytest.mark.convolutions
 

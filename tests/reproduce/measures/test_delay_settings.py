@@ -13,7 +13,8 @@ from reproduce.measures import training
 from reproduce.measures.context import Context
 from reproduce.measures.run_options import RunOptions
 from reproduce.records.record import Record
-from tests.reproduce.measures.test_training import CHAIN, assert_stops_change_no_bit, recorded, run
+from tests.example_cells import CHAIN
+from tests.reproduce.measures.test_training import assert_stops_change_no_bit, recorded, run
 
 pytestmark = pytest.mark.convolutions
 

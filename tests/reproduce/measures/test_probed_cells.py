@@ -6,25 +6,14 @@ import json
 import pytest
 import torch
 
-from reproduce.cells.kinds import GradientsCell, ReconstructionCell, TrainedCell, TrainingCell
+from reproduce.cells.kinds import GradientsCell, ReconstructionCell, TrainingCell
 from reproduce.records.record import Record, Status
-from tests.reproduce.measures.test_training import SMALL, assert_stops_change_no_bit, outcome, run, without_times
+from tests.example_cells import CHAIN, PROBED, probed
+from tests.reproduce.measures.test_training import assert_stops_change_no_bit, outcome, run, without_times
 
 pytestmark = pytest.mark.convolutions
 
 MEASURED = ("probes", "measured", "measured_at")
-
-
-def probed(kind: type, interval: int = 4, **changes) -> TrainedCell:
-    return kind(**dataclasses.asdict(dataclasses.replace(SMALL, batch_size=128, **changes)), probe_every=interval)
-
-
-CHAIN = {"model": "chain5", "stem": "stride2", "width": 4}
-CELLS = {
-    "gradients": probed(GradientsCell),
-    "reconstruction": probed(ReconstructionCell, **CHAIN),
-    "bf16": probed(GradientsCell, precision="bf16", **CHAIN),
-}
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +23,17 @@ def whole(tmp_path_factory):
 
     def record_of(name):
         if name not in finished:
-            finished[name], state = run(CELLS[name], tmp_path_factory.mktemp("whole"))
+            finished[name], state = run(PROBED[name], tmp_path_factory.mktemp("whole"))
             assert state.status is Status.DONE
         return finished[name]
 
     return record_of
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", PROBED)
 def test_probed_training_equals_training_cell_bitwise(name, whole, tmp_path):
     """A cell with a probe has bitwise the weights, metrics and result of the training cell."""
-    cell, record = CELLS[name], whole(name)
+    cell, record = PROBED[name], whole(name)
     settings = {key: value for key, value in dataclasses.asdict(cell).items() if key != "probe_every"}
     run(TrainingCell(**settings), tmp_path)
     metrics, result, weights = outcome(record.path)
@@ -90,14 +79,14 @@ def test_reconstruction_errors_are_in_every_epoch(whole):
 @pytest.mark.parametrize(("name", "stops"), [("gradients", (15, 30)), ("reconstruction", (30,))])
 def test_stop_of_probed_cell_changes_no_bit(name, stops, whole, tmp_path):
     """A cell with a probe that is stopped and resumed ends with the same bits."""
-    assert_stops_change_no_bit(stops, CELLS[name], tmp_path, whole(name).path)
+    assert_stops_change_no_bit(stops, PROBED[name], tmp_path, whole(name).path)
 
 
 @pytest.mark.parametrize("kind", [GradientsCell, ReconstructionCell])
 def test_diverging_probed_run_records_earlier_measures(kind, tmp_path):
     """A probed run that diverges is recorded as failed, with the metrics of its earlier epochs."""
     cell = probed(
-        kind, 2, learning_rate=1e30, warmup_epochs=2.0, epochs=8, drops=(), momentum=0.0, accumulation=1, **CHAIN
+        kind, CHAIN, 2, learning_rate=1e30, warmup_epochs=2.0, epochs=8, drops=(), momentum=0.0, accumulation=1
     )
     record, state = run(cell, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")

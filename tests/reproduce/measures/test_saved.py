@@ -15,7 +15,8 @@ from reproduce.distributed.sharded import ShardedCheckpoint
 from reproduce.measures.context import Context
 from reproduce.records.record import Record, Status
 from reproduce.running.execution import execute
-from tests.reproduce.measures.test_training import CHAIN, Notices, run, stop_after
+from tests.example_cells import CHAIN
+from tests.reproduce.measures.test_training import Notices, run, stop_after
 
 pytestmark = pytest.mark.convolutions
 

@@ -28,17 +28,11 @@ from reproduce.records.storage import StorageFullError
 from reproduce.running.execution import execute
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.runner import run_grid
+from tests.example_cells import CHAIN, SMALL
 from tests.faults import full_disk
-from tests.reproduce.cells.test_cells import TRAINING
 
 pytestmark = pytest.mark.convolutions
 
-# 7 micro-batches per epoch are fewer than the 18 ticks of a micro-batch, so epochs overlap in the pipeline.
-SMALL = dataclasses.replace(
-    TRAINING, image_size=8, width=2, batch_size=200, epochs=3, drops=(2,), accumulation=2, learning_rate=0.1
-)
-# Takes half the time, for tests without stages that change shapes.
-CHAIN = dataclasses.replace(SMALL, model="chain5", stem="stride2", width=4)
 EXACT = dataclasses.replace(CHAIN, method="BACKPROPAGATION")
 TIMES = ("train_seconds", "evaluation_seconds", "images_per_second")
 BATCHES = 7

@@ -16,9 +16,9 @@ from reproduce.records.record import Record, RecordError, Status, scan
 from reproduce.records.storage import StorageFullError, write_atomically
 from tests import fake_records
 from tests.conftest import ROOT
+from tests.example_cells import TRAINING
 from tests.faults import full_disk, no_room
 from tests.processes import git
-from tests.reproduce.cells.test_cells import TRAINING
 
 CELL = dataclasses.replace(TRAINING, epochs=3, drops=())
 ENVIRONMENT = {"python": "3.11"}

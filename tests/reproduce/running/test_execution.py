@@ -12,7 +12,8 @@ from reproduce.measures.context import Context, Stopped
 from reproduce.records.record import Record
 from reproduce.running import execution
 from reproduce.running.execution import deterministic, execute
-from tests.reproduce.measures.test_training import CHAIN, StopAfter, run
+from tests.example_cells import CHAIN
+from tests.reproduce.measures.test_training import StopAfter, run
 
 
 def notices_of_a_tick(folder: Path) -> list[str]:

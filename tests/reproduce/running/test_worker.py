@@ -14,8 +14,8 @@ from reproduce.running import worker
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.messages import DeviceLost, DiskFull, Finished, Notice, Problem, Progress
 from reproduce.running.worker import work
+from tests.example_cells import CHAIN
 from tests.fake_records import complexity_cell
-from tests.reproduce.measures.test_training import CHAIN
 
 CELLS = [dataclasses.replace(CHAIN, method=method) for method in ("PETRA", "BACKPROPAGATION", "DSP")]
 
