@@ -1,9 +1,11 @@
 """Set up every test: one thread, no waiting for the disk, and real images if the machine has them."""
 
+import contextlib
 import gc
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +14,9 @@ import pytest
 import torch
 from filelock import FileLock
 
-if TYPE_CHECKING:  # the fixture imports it, since most tests do not need it
+if TYPE_CHECKING:  # the fixtures import them, since most tests do not need them
     from reproduce.records.frames import Frames
+    from tests.processes import Start
 
 # One thread in this process and in processes that tests start: sums are added in the same order on every machine, and
 # `pytest -n 2` does not compete with itself for two cores.
@@ -24,8 +27,9 @@ torch.set_num_threads(1)
 # replacement raises OSError for an invalid descriptor, too.
 os.fsync = os.fstat
 
-ROOT = Path(__file__).resolve().parent.parent
+pytest.register_assert_rewrite("tests.trainings")  # whose asserts have no messages
 
+ROOT = Path(__file__).resolve().parent.parent
 
 frozen = 0  # number of imported modules when objects were last excluded from garbage collection
 
@@ -62,6 +66,15 @@ def pytest_runtest_setup() -> None:
     """
     torch.set_num_threads(1)
     freeze_imports()
+
+
+@pytest.fixture
+def start() -> "Iterator[Start]":
+    """Start functions as commands (`tests.processes.Command`), which end with the test."""
+    from tests.processes import Command
+
+    with contextlib.ExitStack() as started:
+        yield lambda *given, **environment: started.enter_context(contextlib.closing(Command(*given, **environment)))
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ SMALL = replace(
 )
 # Takes half the time, for tests without stages that change shapes.
 CHAIN = replace(SMALL, model="chain5", stem="stride2", width=4)
+CHAINS = [replace(CHAIN, method=method) for method in ("PETRA", "BACKPROPAGATION", "DSP")]
 
 
 def probed(kind: type, cell: TrainingCell = SMALL, interval: int = 4, **changes: Any) -> TrainedCell:
@@ -39,3 +40,7 @@ PROBED = {
     "reconstruction": probed(ReconstructionCell, CHAIN),
     "bf16": probed(GradientsCell, CHAIN, precision="bf16"),
 }
+
+
+#: Options of `train` for a cell that takes seconds.
+CELL_OPTIONS = ["--model", "chain4", "--stem", "stride2", "--width", "4", "--batch-size", "48", "--epochs", "3", "-k2"]

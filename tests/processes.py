@@ -17,9 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -56,7 +61,7 @@ def children(pid: int) -> list[int]:
 
 
 class Command:
-    """Run a function in a process with a new session, as a script of Python would.
+    """Run a function in a process with a new session, as a script of Python would. Tests use the fixture `start`.
 
     Args:
         work: Function to run. Exceptions are printed, and `sys.exit` sets the exit code, as in a script.
@@ -78,11 +83,13 @@ class Command:
     def returncode(self) -> int | None:
         return self._process.exitcode
 
-    def stderr(self) -> str:
-        """Return the output on stderr, after the end of the process."""
+    def stderr(self, code: int = 0) -> str:
+        """Return the output on stderr, after the end of the process with this exit code."""
         self._process.join(PATIENCE)
         assert self.returncode is not None, "waited in vain"
-        return self._errors.read_text()
+        text = self._errors.read_text()
+        assert self.returncode == code, text
+        return text
 
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)
@@ -94,6 +101,10 @@ class Command:
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.join()
         self._errors.unlink(missing_ok=True)
+
+
+#: The fixture `start`, a function that makes a `Command`.
+Start = Callable[..., Command]
 
 
 def call(*arguments: object, **settings: Any) -> "Result":
@@ -204,3 +215,20 @@ class Popen:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def in_processes(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
+    """Call `work(rank, *arguments)` in `ranks` processes of one group."""
+    mp.start_processes(
+        _in_group, (ranks, free_port(), work, arguments), nprocs=ranks, start_method=FORKED.get_start_method()
+    )
+
+
+def _in_group(rank: int, ranks: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", timedelta(seconds=180), world_size=ranks, rank=rank)
+    try:
+        work(rank, *arguments)
+    finally:
+        dist.destroy_process_group()

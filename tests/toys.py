@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods
+from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, merge, methods
+from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.models import ConcatStreams, SplitStreams
 from petra_core.optimizers import OptimizerFactory
@@ -177,3 +178,44 @@ def measured(
 def weights(p: Pipeline) -> dict[str, Tensor]:
     """Return parameters and buffers of the plain model."""
     return {name: tensor.clone() for name, tensor in p.model.state_dict().items()}
+
+
+def of_process(stages: list[Stage], channel: ProcessChannel | None) -> list[Stage]:
+    """Return the stages, with those of other processes on the meta device."""
+    own = range(len(stages)) if channel is None else channel.stages
+    return [stage if index in own else stage.to("meta") for index, stage in enumerate(stages)]
+
+
+def merged_network(stages: int) -> list[Stage]:
+    """Return a channels-last network with dropout. With 6 or more stages, one stage is two merged blocks."""
+    blocks = network(stages + (stages > 5), dropout=0.2)
+    if stages > 5:
+        blocks[1:3] = [merge(blocks[1:3])]
+    return [block.to(memory_format=torch.channels_last) for block in blocks]
+
+
+def pipeline_of_process(
+    stages: int, method: Method, k: int, channel: ProcessChannel | None = None, staleness: Sequence[int] | None = None
+) -> Pipeline:
+    blocks = of_process(merged_network(stages), channel)
+    return pipeline(blocks, method, accumulation=k, seed=7, channel=channel, staleness=staleness)
+
+
+def fourier(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Map [batch, 3, 6, 6] to a complex stream of coefficients and a boolean stream, |coefficients| > 1."""
+    coefficients = torch.fft.fft2(x * m.scale + m.shift.sum())
+    return coefficients, coefficients.abs() > 1
+
+
+def magnitudes(m: Any, streams: tuple[Tensor, Tensor]) -> Tensor:
+    """Map the streams of `fourier` to logits."""
+    return m.f(torch.where(streams[1], streams[0].abs(), streams[0].real).flatten(1))
+
+
+def complex_network() -> list[Stage]:
+    """Return two stages with a complex and a boolean stream between them."""
+    torch.manual_seed(0)
+    scale, shift = nn.Parameter(torch.rand(3, 6, 6)), nn.Parameter(torch.rand(5))
+    first = computing(fourier, scale=lambda: scale, shift=lambda: shift)
+    head = computing(magnitudes)(nn.Linear(108, CLASSES))
+    return [BufferedStage(first()).double(), HeadStage(head).double()]

@@ -1,6 +1,5 @@
 """Test the suite of asv: its configuration and catalogue, and that every fast benchmark gives a number."""
 
-import contextlib
 import functools
 import itertools
 import json
@@ -28,7 +27,7 @@ from reproduce.grids import recipes
 from reproduce.measures import machine_memory
 from reproduce.presentation.content import Section
 from tests.conftest import ROOT
-from tests.processes import Command as Process
+from tests.processes import Start
 
 SUITE = ROOT / "benchmarks" / "suite"
 CONFIG = ROOT / "asv.conf.json"
@@ -91,7 +90,7 @@ def discover(found: Path) -> None:
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-def test_catalogue_matches_discovered_benchmarks(tmp_path: Path) -> None:
+def test_catalogue_matches_discovered_benchmarks(tmp_path: Path, start: Start) -> None:
     """The fast benchmarks are found by default, all with the full profile, each with its unit and parameters."""
     from benchmarks.suite import memory, setting
 
@@ -100,9 +99,7 @@ def test_catalogue_matches_discovered_benchmarks(tmp_path: Path) -> None:
     fast = list(disc_benchmarks(str(SUITE)))
     assert sorted(benchmark.name for benchmark in fast) == sorted(FAST)
     assert all(benchmark.check(str(SUITE)) for benchmark in fast)
-    with contextlib.closing(Process(discover, tmp_path / "found.json", PETRA_BENCHMARKS="full")) as process:
-        printed = process.stderr()
-        assert process.returncode == 0, printed
+    start(discover, tmp_path / "found.json", PETRA_BENCHMARKS="full").stderr()
     discovered = {
         benchmark["name"]: benchmark for benchmark in json.loads((tmp_path / "found.json").read_text("utf-8"))
     }

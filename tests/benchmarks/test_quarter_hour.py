@@ -1,6 +1,5 @@
 """Test the quarter of an hour on a GPU: no step is repeated, training outlives a call, and leftover time is used."""
 
-import contextlib
 import dataclasses
 import os
 import shlex
@@ -26,8 +25,7 @@ from reproduce.grids.grid import grid_of
 from reproduce.records import benchmarks, speed
 from reproduce.records.record import Record, scan
 from tests import fake_records
-from tests.processes import Command as Process
-from tests.processes import Popen, wait_for
+from tests.processes import Popen, Start, wait_for
 from tests.test_docs import check_module
 
 SMALL = ["--device", "cpu", "--scale", "smoke"]
@@ -128,15 +126,11 @@ def session(options: Sequence[str]) -> None:
 
 
 @pytest.mark.slow
-def test_small_session_passes_and_its_records_merge(tmp_path: Path) -> None:
+def test_small_session_passes_and_its_records_merge(tmp_path: Path, start: Start) -> None:
     """A small session passes all steps, its archive can be merged, and a second call repeats nothing."""
     output, bring, home = tmp_path / "hour", tmp_path / "bring", tmp_path / "home"
     options = [*SMALL, *PATIENT, "--output", str(output), "--bring", str(bring)]
-    calls = []
-    for _ in range(2):
-        with contextlib.closing(Process(session, options)) as process:
-            calls.append(process.stderr())
-            assert process.returncode == 0, calls
+    calls = [start(session, options).stderr() for _ in range(2)]
     assert "FAILED" not in calls[0]
     assert "passed (" in calls[0]
     assert "passed (" not in calls[1], "nothing is done twice"
@@ -173,13 +167,14 @@ def run_hour(folder: Path, stopped: str) -> None:
         *((name, signal.SIGTERM) for name in ("tick", "cell-0")),
     ],
 )
-def test_stopped_session_repeats_no_finished_step(tmp_path: Path, call, stopped: str, number: signal.Signals) -> None:
+def test_stopped_session_repeats_no_finished_step(
+    tmp_path: Path, start: Start, call, stopped: str, number: signal.Signals
+) -> None:
     """After SIGKILL or SIGTERM in any step, the next call repeats only the step that was stopped."""
-    with contextlib.closing(Process(run_hour, tmp_path, stopped)) as process:
-        wait_for(lambda: times(tmp_path, stopped))
-        process.send_signal(number)
-        process.stderr()
-        assert process.returncode == (-9 if number == signal.SIGKILL else 143)
+    process = start(run_hour, tmp_path, stopped)
+    wait_for(lambda: times(tmp_path, stopped))
+    process.send_signal(number)
+    process.stderr(-9 if number == signal.SIGKILL else 143)
     (tmp_path / f"{stopped}-continue").touch()
     steps = {name: noting(tmp_path, name) for name in NAMES}
     cells = [trained(tmp_path, long(seed)) for seed in (0, 1)]

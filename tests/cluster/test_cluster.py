@@ -14,9 +14,9 @@ import pytest
 from reproduce.records.locks import holder
 from reproduce.records.record import scan
 from tests.cluster.slurm import Slurm, missing
+from tests.example_cells import CELL_OPTIONS
 from tests.processes import ROOT, wait_for
-from tests.reproduce.distributed.test_launch import CELL, assert_same, outcome
-from tests.reproduce.measures.test_training import records
+from tests.trainings import assert_same_training, records, weights_and_metrics
 
 pytestmark = pytest.mark.skipif(
     bool(missing()),
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 GRID = ("smoke", "--exhibits", "accuracy", "--models", "chain8", "--k", "4", "--methods", "petra,dsp")
 #: The last of two numbers of epochs counts. It leaves enough time for disturbances.
-NETWORK = (*CELL, "--epochs", "20", "--learning-rate", "0.02")
+NETWORK = (*CELL_OPTIONS, "--epochs", "20", "--learning-rate", "0.02")
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 SAVED = "stopping: every worker finishes its tick and saves its training"
 
@@ -76,7 +76,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     """Return weights and metrics of the network after a training by one undisturbed process without Slurm."""
     output = tmp_path_factory.mktemp("one_process")
     python("train", *NETWORK, "--output", str(output))
-    return outcome(output)
+    return weights_and_metrics(output)
 
 
 def submit_grid(slurm: Slurm, root: Path, turns: str) -> str:
@@ -164,7 +164,7 @@ def test_requeued_network_of_two_processes_resumes(slurm: Slurm, alone: tuple[An
     wait_for(lambda: epochs(tmp_path))
     slurm.call("scontrol", "requeue", f"{job}_1")
     assert slurm.ended(job) == {"1": "COMPLETED"}
-    assert_same(tmp_path, alone)
+    assert_same_training(tmp_path, alone)
     log = slurm.log(job, 1)
     assert log.count("saved, and the same command resumes from there") == 1
     assert log.count("(2 processes with 1 thread each)") == 2
@@ -178,5 +178,5 @@ def test_next_turn_resumes_killed_network(slurm: Slurm, alone: tuple[Any, Any], 
     assert rank_0 is not None
     kill(rank_0.process)
     assert slurm.ended(job) == {"1": "FAILED", "2": "COMPLETED"}
-    assert_same(tmp_path, alone)
+    assert_same_training(tmp_path, alone)
     assert "its process is gone" in slurm.log(job, 2)

@@ -11,7 +11,7 @@ from petra_core.methods import Method
 from petra_core.stages import Stage, sequential
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.distributed.test_distributed import in_processes
+from tests.processes import in_processes
 from tests.properties import assert_trains_as_plain_training, plain_training
 
 SYNCHRONOUS = [method for method in methods.ALL if not method.pipelined]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, methods, models
+from petra_core import BufferedStage, Pipeline, ReversibleStage, Stage, methods, models
 from petra_core.methods import Method
 from reproduce.models.invertible_revnet import invertible_revnet
 from tests import toys
@@ -45,25 +45,6 @@ def test_petra_without_updates_equals_autograd(family: Callable[..., list[Stage]
     assert_close(by_block(engine_gradients(net, methods.PETRA, data, k)), expected, 1e-9)
 
 
-def fourier(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Map [batch, 3, 6, 6] to a complex stream of coefficients and a boolean stream, |coefficients| > 1."""
-    coefficients = torch.fft.fft2(x * m.scale + m.shift.sum())
-    return coefficients, coefficients.abs() > 1
-
-
-def magnitudes(m: Any, streams: tuple[Tensor, Tensor]) -> Tensor:
-    """Map the streams of `fourier` to logits."""
-    return m.f(torch.where(streams[1], streams[0].abs(), streams[0].real).flatten(1))
-
-
-def spectral() -> list[Stage]:
-    torch.manual_seed(0)
-    scale, shift = nn.Parameter(torch.rand(3, 6, 6)), nn.Parameter(torch.rand(5))
-    first = toys.computing(fourier, scale=lambda: scale, shift=lambda: shift)
-    head = toys.computing(magnitudes)(nn.Linear(108, toys.CLASSES))
-    return [BufferedStage(first()).double(), HeadStage(head).double()]
-
-
 def with_unused_stream() -> list[Stage]:
     torch.manual_seed(0)
     first_only = toys.computing(lambda m, streams: (streams[0] * 2, streams[0] + 1))
@@ -89,7 +70,7 @@ OTHER_NETWORKS: dict[str, Callable[[], list[Stage]]] = {
     "one stage": lambda: toys.network(1),
     "merged": lambda: models.group(toys.network(6), (3, 2, 1)),
     "merged with the head": lambda: models.group(toys.network(6), (2, 4)),
-    "complex and boolean streams": spectral,
+    "complex and boolean streams": toys.complex_network,
     "unused stream": with_unused_stream,
     "input without a derivative": with_opaque_input,
 }

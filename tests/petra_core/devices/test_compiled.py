@@ -16,7 +16,7 @@ from petra_core.methods import Method
 from reproduce.records.record import Record
 from tests import toys
 from tests.example_cells import CHAIN, COMPLEXITY
-from tests.reproduce.measures.test_training import assert_stops_change_no_bit, run
+from tests.trainings import assert_stops_change_no_bit, run
 
 #: The compiler of torch 2.11 reads `.grad` of every input, and uses `torch.jit.script`.
 pytestmark = [

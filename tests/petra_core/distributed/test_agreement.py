@@ -30,8 +30,7 @@ from petra_core.models import sequential
 from petra_core.stages import Stage
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.distributed import test_distributed
-from tests.petra_core.distributed.test_distributed import in_processes, of_process
+from tests.processes import in_processes
 
 PROMPT = 60.0  # seconds; less than the timeout of the group, so that a hang fails
 Settings = dict[str, Any]
@@ -88,7 +87,7 @@ OTHERWISE: dict[str, tuple[Settings, str]] = {
 
 def pipeline(channel: ProcessChannel, change: Callable[[list[Stage]], list[Stage]] = list, **settings: Any) -> Pipeline:
     usual = {"method": methods.PETRA, "accumulation": 2, "optimizer": toys.sgd, "seed": 7}
-    return Pipeline(of_process(change(toys.network(5)), channel), channel=channel, **{**usual, **settings})
+    return Pipeline(toys.of_process(change(toys.network(5)), channel), channel=channel, **{**usual, **settings})
 
 
 def refuse_settings(rank: int) -> None:
@@ -210,9 +209,9 @@ def test_missing_pipeline_on_other_rank_times_out() -> None:
 def gather(rank: int, partition: tuple[int, ...], which: tuple[Method, ...]) -> None:
     count = sum(partition)
     for method in which:
-        alone = test_distributed.make(count, method, 2, None)
+        alone = toys.pipeline_of_process(count, method, 2, None)
         channel = ProcessChannel(partition)
-        shared = test_distributed.make(count, method, 2, channel)
+        shared = toys.pipeline_of_process(count, method, 2, channel)
         for p in (alone, shared):
             toys.train(p, toys.batches(2 * count + 3), drain=False)  # full
         state, expected = shared.gather(), alone.model.state_dict()
@@ -223,7 +222,7 @@ def gather(rank: int, partition: tuple[int, ...], which: tuple[Method, ...]) -> 
         first, last = channel.stages[0], channel.stages[-1]
         with pytest.raises(RuntimeError, match=rf"trains stages {first} to {last} of {count}.*Call gather\(\)"):
             _ = shared.model
-        whole = sequential(test_distributed.network(count))  # as another program would build it
+        whole = sequential(toys.merged_network(count))  # as another program would build it
         whole.load_state_dict(state)
         test = toys.batches(1, seed=5)[0][0]
         assert_bitwise_equal(whole.eval()(test).detach(), shared.evaluate(test))

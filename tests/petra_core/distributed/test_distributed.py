@@ -2,22 +2,18 @@
 
 import functools
 import itertools
-import os
 import pickle
 import random
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
 
-from petra_core import HeadStage, Pipeline, checkpoint, merge, methods
+from petra_core import HeadStage, Pipeline, checkpoint, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.messages import Message
 from petra_core.methods import Method
@@ -25,27 +21,7 @@ from petra_core.stages import Stage
 from petra_core.staleness import Action
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.test_exactness import spectral
-from tests.processes import FORKED, free_port
-
-PATIENCE = timedelta(seconds=180)
-
-
-def in_processes(ranks: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Call `work(rank, *arguments)` in `ranks` processes of one group."""
-    mp.start_processes(  # tests.processes has configured the server's imports
-        _in_group, (ranks, free_port(), work, arguments), nprocs=ranks, start_method=FORKED.get_start_method()
-    )
-
-
-def _in_group(rank: int, ranks: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", PATIENCE, world_size=ranks, rank=rank)
-    try:
-        work(rank, *arguments)
-    finally:
-        dist.destroy_process_group()
+from tests.processes import in_processes
 
 
 class Slow(ProcessChannel):
@@ -58,32 +34,6 @@ class Slow(ProcessChannel):
     def collect(self, stage: int, action: Action | None) -> list[Message]:
         time.sleep(random.uniform(0, 0.004))
         return super().collect(stage, action)
-
-
-def network(stages: int) -> list[Stage]:
-    """Return a network with dropout. With 6 or more stages, one stage is two merged blocks."""
-    blocks = toys.network(stages + (stages > 5), dropout=0.2)
-    if stages > 5:
-        blocks[1:3] = [merge(blocks[1:3])]
-    return [block.to(memory_format=torch.channels_last) for block in blocks]
-
-
-def of_process(stages: list[Stage], channel: ProcessChannel | None) -> list[Stage]:
-    """Return the stages, with those of other processes on the meta device."""
-    own = range(len(stages)) if channel is None else channel.stages
-    return [stage if index in own else stage.to("meta") for index, stage in enumerate(stages)]
-
-
-def make(
-    stages: int,
-    method: Method,
-    k: int,
-    channel: ProcessChannel | None = None,
-    staleness: tuple[int, ...] | None = None,
-) -> Pipeline:
-    blocks = of_process(network(stages), channel)
-    # `test_agreement` inspects over several ranks.
-    return toys.pipeline(blocks, method, accumulation=k, seed=7, channel=channel, staleness=staleness)
 
 
 Setting = tuple[Method, int, tuple[int, ...] | None]  # method, k and staleness
@@ -119,7 +69,7 @@ def compare(
     last = rank == len(partition) - 1
     for (method, k, staleness), expected in outcomes.items():
         channel = make_channel(partition)
-        ours = train_all(make(stages, method, k, channel, staleness), stages)
+        ours = train_all(toys.pipeline_of_process(stages, method, k, channel, staleness), stages)
         assert ours.losses == (expected.losses if last else [])
         assert_bitwise_equal(ours.evaluated, expected.evaluated)
         own_states, whole_states = ours.state.pop("workers"), expected.state.pop("workers")
@@ -138,7 +88,7 @@ def resume_elsewhere(rank: int, folder: Path, expected: dict[Method, dict[str, A
     """Resume in two processes from the state of one, at a micro-batch with messages in flight."""
     for method, state in expected.items():
         channel = ProcessChannel((2, 3))
-        pipeline = make(5, method, 2, channel, (5, 4, 2, 2, 0))
+        pipeline = toys.pipeline_of_process(5, method, 2, channel, (5, 4, 2, 2, 0))
         pipeline.load_state_dict(checkpoint.load(folder / f"{method.name}.pt"))
         toys.train(pipeline, toys.batches(16)[7:])
         workers = pipeline.state_dict()["workers"]
@@ -152,7 +102,7 @@ def test_two_new_processes_resume_checkpoint_of_one(tmp_path: Path) -> None:
     """Two new processes resume bitwise from a checkpoint of one process with messages in flight."""
     data, expected = toys.batches(16), {}
     for method in SOME:
-        pipeline = make(5, method, 2, staleness=(5, 4, 2, 2, 0))
+        pipeline = toys.pipeline_of_process(5, method, 2, staleness=(5, 4, 2, 2, 0))
         toys.train(pipeline, data[:7], drain=False)
         checkpoint.save(tmp_path / f"{method.name}.pt", pipeline.state_dict())
         toys.train(pipeline, data[7:])
@@ -186,7 +136,7 @@ def test_bitwise_equal_to_one_process(
 ) -> None:
     """Several processes have bitwise the losses, states and evaluations of one, however slow the messages are."""
     outcomes: dict[Setting, Outcome] = {
-        (method, k, staleness): train_all(make(stages, method, k, staleness=staleness), stages)
+        (method, k, staleness): train_all(toys.pipeline_of_process(stages, method, k, staleness=staleness), stages)
         for method, k, staleness in itertools.product(which, ks, vectors)
     }
     # Pickled here, because torch would share the memory of each tensor between the processes.
@@ -205,16 +155,16 @@ def two_ranks(rank: int) -> None:
         ProcessChannel((3, 0))
     channel = ProcessChannel((2, 1))
     with pytest.raises(ValueError, match="give the pipeline a seed"):
-        Pipeline(network(3), methods.PETRA, channel=channel)
+        Pipeline(toys.merged_network(3), methods.PETRA, channel=channel)
     with pytest.raises(ValueError, match="the channel is for 3 stages"):
-        Pipeline(network(4), methods.PETRA, seed=1, channel=channel)
+        Pipeline(toys.merged_network(4), methods.PETRA, seed=1, channel=channel)
     test = toys.batches(1)[0][0]
     shared = Pipeline(sliced(), methods.PETRA, optimizer=toys.sgd, seed=7, channel=channel)
     assert torch.equal(shared.evaluate(test), toys.pipeline(sliced()).evaluate(test))
     channel.close()
     channel = ProcessChannel((1, 1))
     make_spectral = functools.partial(Pipeline, method=methods.PETRA, optimizer=toys.sgd, seed=7)
-    alone, shared = make_spectral(spectral()), make_spectral(spectral(), channel=channel)
+    alone, shared = make_spectral(toys.complex_network()), make_spectral(toys.complex_network(), channel=channel)
     for pipeline in (alone, shared):
         toys.train(pipeline, toys.batches(4))
     assert_bitwise_equal(shared.state_dict()["workers"][rank], alone.state_dict()["workers"][rank])
@@ -234,7 +184,7 @@ def send_many(rank: int) -> None:
     """Send many messages: Gloo only reports one as done to `wait`, so all were once kept until the end of the run."""
     for method in (methods.PETRA, methods.BACKPROPAGATION):
         channel = ProcessChannel((2, 1))
-        pipeline = make(3, method, 1, channel)
+        pipeline = toys.pipeline_of_process(3, method, 1, channel)
         toys.train(pipeline, toys.batches(20), drain=False)
         border = channel._above if rank == 0 else channel._below
         assert border is not None

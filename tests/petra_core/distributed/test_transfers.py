@@ -16,7 +16,7 @@ from petra_core.messages import Message
 from petra_core.staleness import Action, Kind
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.distributed.test_distributed import in_processes
+from tests.processes import in_processes
 
 
 def ahead_of_the_rank_above(rank: int, vectors: Sequence[tuple[int, ...]]) -> None:

@@ -1,6 +1,5 @@
 """Test the command line: complete help, errors with suggestions, and a run that a user can follow and stop."""
 
-import contextlib
 import dataclasses
 import errno
 import io
@@ -28,7 +27,7 @@ from reproduce.running import runner
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.progress import EventFiles, GridBar, TrainingBar
 from tests.example_cells import SMALL
-from tests.processes import Command, call, reproduce, wait_for
+from tests.processes import call, reproduce, wait_for
 
 QUICK = [
     *("--image-size", "8", "--width", "2", "--batch-size", "128", "--epochs", "2"),
@@ -194,14 +193,13 @@ def test_name_of_a_published_system_is_a_method_of_a_cell():
 
 
 @pytest.mark.slow
-def test_sigint_saves_mid_epoch_and_exits_130(tmp_path):
+def test_sigint_saves_mid_epoch_and_exits_130(tmp_path, start):
     """SIGINT in the middle of an epoch saves a checkpoint and exits with 130."""
     arguments = ("train", *QUICK, "--epochs", "500", "--output", str(tmp_path))
-    with contextlib.closing(Command(reproduce, *arguments)) as process:
-        wait_for(lambda: (tmp_path / "metrics.jsonl").exists())
-        process.send_signal(signal.SIGINT)
-        output = process.stderr()
-    assert process.returncode == 130
+    process = start(reproduce, *arguments)
+    wait_for(lambda: (tmp_path / "metrics.jsonl").exists())
+    process.send_signal(signal.SIGINT)
+    output = process.stderr(130)
     assert "saved, and the same command resumes from there" in output
     assert "Traceback" not in output
     record = Record.load(tmp_path)

@@ -1,6 +1,5 @@
 """Test the adapter of FFCV: it gives the batches of the in-memory loader, and avoids FFCV's pitfalls."""
 
-import contextlib
 import os
 import sys
 import threading
@@ -19,7 +18,7 @@ from reproduce.data.errors import DataError
 from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader, Source
 from reproduce.data.sample_hash import AUGMENTATION, sample_hashes
 from tests.fake_data import assert_crops, assert_same_batches, image_folder
-from tests.processes import Command
+from tests.processes import Start
 
 if find_spec("ffcv") is None:
     pytest.skip("FFCV is not installed", allow_module_level=True)
@@ -198,10 +197,9 @@ def print_threads(path: Path) -> None:
     print(len(batches), *seen, file=sys.stderr)
 
 
-def test_torch_threads_are_kept_and_nothing_is_printed(raw_file: Path) -> None:
+def test_torch_threads_are_kept_and_nothing_is_printed(raw_file: Path, start: Start) -> None:
     """FFCV sets torch's threads at import, with every Loader and epoch, and again in its thread."""
-    with contextlib.closing(Command(print_threads, raw_file)) as process:
-        assert process.stderr() == "12 3 3\n"
+    assert start(print_threads, raw_file).stderr() == "12 3 3\n"
 
 
 def test_undecodable_image_raises_instead_of_hanging(tmp_path: Path, jpeg_file: Path) -> None:

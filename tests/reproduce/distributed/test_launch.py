@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from petra_core import checkpoint
 from petra_core.worker import Worker
 from reproduce.distributed import launch
 from reproduce.distributed.group import UnsupportedError
@@ -25,65 +23,23 @@ from reproduce.distributed.launch import LOST, MARKS, exit_without_shutdown, fir
 from reproduce.distributed.processes import DistributedGroup
 from reproduce.records.locks import LockedError
 from reproduce.records.record import Record
-from tests.compare import assert_bitwise_equal
-from tests.petra_core.distributed.test_distributed import in_processes
-from tests.processes import Command, children, free_port, reproduce, run_module, wait_for
+from tests.example_cells import CELL_OPTIONS
+from tests.processes import Command, Start, children, free_port, in_processes, reproduce, run_module, wait_for
+from tests.trainings import assert_same_training, weights_and_metrics
 
-CELL = ("--model", "chain4", "--stem", "stride2", "--width", "4", "--batch-size", "48", "--epochs", "3", "-k", "2")
 #: Without --threads: the promise for results of several processes includes the default.
-OPTIONS = (*CELL, "--learning-rate", "0.02", "--checkpoint-minutes", "0")
+OPTIONS = (*CELL_OPTIONS, "--learning-rate", "0.02", "--checkpoint-minutes", "0")
 
 pytestmark = pytest.mark.slow
-
-
-Start = Callable[..., Command]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Start `python -m reproduce` with arguments, in forked processes."""
-    with contextlib.ExitStack() as started:
-
-        def begin(*arguments: str, **environment: str) -> Command:
-            return started.enter_context(contextlib.closing(Command(reproduce, *arguments, **environment)))
-
-        yield begin
-
-
-def output_of(process: Command, code: int = 0) -> str:
-    """Return the messages of a process, after its end with this exit code."""
-    text = process.stderr()
-    assert process.returncode == code, text
-    return text
-
-
-def outcome(output: Path) -> tuple[Any, Any]:
-    """Return weights, and metrics without times.
-
-    Peak bytes are excluded, too: a process counts a message from another one when it takes it, so fewer wait in its
-    inbox.
-    """
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    timed = ("train_seconds", "evaluation_seconds", "images_per_second", "peak_bytes")
-    metrics = [{name: value for name, value in line.items() if name not in timed} for line in lines]
-    return checkpoint.load(output / "model.pt"), metrics
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     output = tmp_path_factory.mktemp("one_process") / "run"
     with contextlib.closing(Command(reproduce, "train", *OPTIONS, "--output", str(output))) as process:
-        text = output_of(process)
+        text = process.stderr()
         assert f" -> {output} (1 thread)\n" in text
-    return outcome(output)
-
-
-def assert_same(output: Path, expected: tuple[Any, Any]) -> None:
-    weights, metrics = outcome(output)
-    assert_bitwise_equal(weights, expected[0])
-    assert metrics == expected[1]
-    assert not (output / "checkpoint").exists()
-    assert not (output / "checkpoint.pt").exists()
+    return weights_and_metrics(output)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -91,15 +47,15 @@ def test_killed_process_restarts_all_to_the_same_weights(
     tmp_path: Path, start: Start, alone: tuple[Any, Any], victim: int
 ) -> None:
     """After a process is killed, all restart from the checkpoint and end with the weights of one process."""
-    process = start("train", *OPTIONS, "--output", str(tmp_path), "--processes", "2", "--partition", "2,4")
+    process = start(reproduce, "train", *OPTIONS, "--output", str(tmp_path), "--processes", "2", "--partition", "2,4")
     wait_for((tmp_path / "checkpoint" / "latest.json").exists)
     os.kill(children(process.pid)[victim], signal.SIGKILL)
-    text = output_of(process)
+    text = process.stderr()
     assert f" -> {tmp_path} (2 processes with 1 thread each)\n" in text
     assert "all restart from the last checkpoint (1 of 3)" in text
     [message] = [line for line in text.splitlines() if "lost" in line and "all restart" not in line]
     assert message.startswith(f"rank {1 - victim}: ")
-    assert_same(tmp_path, alone)
+    assert_same_training(tmp_path, alone)
     [environment] = Record.load(tmp_path).read().environments
     assert (environment["processes"], environment["partition"], environment["threads"]) == (2, [2, 4], 1)
 
@@ -108,37 +64,36 @@ def test_run_resumes_with_other_numbers_of_processes(tmp_path: Path, start: Star
     """A run that is stopped with two and three processes is completed by one, with the same weights."""
     for processes, partition in (("2", "3,3"), ("3", "2,2,2")):
         sharing = ("--processes", processes, "--partition", partition)
-        running = start("train", *OPTIONS, "--output", str(tmp_path), *sharing)
+        running = start(reproduce, "train", *OPTIONS, "--output", str(tmp_path), *sharing)
         before = (tmp_path / "checkpoint" / "latest.json").read_text() if processes == "3" else ""
         latest = tmp_path / "checkpoint" / "latest.json"
         wait_for(lambda: latest.exists() and latest.read_text() != before)  # noqa: B023  # is called immediately
         running.send_signal(signal.SIGINT)
-        text = output_of(running, 130)
+        text = running.stderr(130)
         assert "saved, and the same command resumes from there" in text
-    output_of(start("train", *OPTIONS, "--output", str(tmp_path)))
-    assert_same(tmp_path, alone)
+    start(reproduce, "train", *OPTIONS, "--output", str(tmp_path)).stderr()
+    assert_same_training(tmp_path, alone)
 
 
-def test_torchrun_gives_the_weights_of_one_process(tmp_path: Path, alone: tuple[Any, Any]) -> None:
+def test_torchrun_gives_the_weights_of_one_process(tmp_path: Path, start: Start, alone: tuple[Any, Any]) -> None:
     """The processes of torchrun are those of Python, as a user starts them."""
     torchrun = ("--standalone", "--nproc-per-node=2", "-m", "reproduce", "train", *OPTIONS, "--output", str(tmp_path))
-    with contextlib.closing(Command(run_module, "torch.distributed.run", *torchrun)) as process:
-        output_of(process)
-    assert_same(tmp_path, alone)
+    start(run_module, "torch.distributed.run", *torchrun).stderr()
+    assert_same_training(tmp_path, alone)
 
 
 def test_replicas_of_two_processes_survive_a_kill(tmp_path: Path, start: Start) -> None:
     """Replicas of two processes each restart after a kill, and equal replicas of one process each."""
-    text = output_of(start("train", *OPTIONS, "--output", str(tmp_path / "a"), "--replicas", "2"))
+    text = start(reproduce, "train", *OPTIONS, "--output", str(tmp_path / "a"), "--replicas", "2").stderr()
     assert text.count("epoch 3/3") == 1, "one of the processes reports"
     other = tmp_path / "b"
     sharing = ("--replicas", "2", "--processes", "2", "--partition", "3,3")
-    process = start("train", *OPTIONS, "--output", str(other), *sharing)
+    process = start(reproduce, "train", *OPTIONS, "--output", str(other), *sharing)
     wait_for((other / "checkpoint" / "latest.json").exists)
     os.kill(children(process.pid)[2], signal.SIGKILL)
-    text = output_of(process)
+    text = process.stderr()
     assert "all restart from the last checkpoint (1 of 3)" in text
-    assert_same(other, outcome(tmp_path / "a"))
+    assert_same_training(other, weights_and_metrics(tmp_path / "a"))
     assert json.loads((other / "config.json").read_text())["cell"]["replicas"] == 2
     assert json.loads((other / "result.json").read_text())["micro_batches"] == 3 * (1437 // 48 // 2)
 
@@ -155,12 +110,12 @@ def reproduce_with_a_fault(*arguments: str) -> None:
     reproduce(*arguments)
 
 
-def test_exception_in_one_process_ends_all_with_one_message(tmp_path: Path) -> None:
+def test_exception_in_one_process_ends_all_with_one_message(tmp_path: Path, start: Start) -> None:
     """An exception in one process ends all of them with one traceback, which names the place and the rank."""
     arguments = ("train", *OPTIONS, "--output", str(tmp_path), "--processes", "2")
-    with contextlib.closing(Command(reproduce_with_a_fault, *arguments)) as process:
-        started = wait_for(lambda: len(processes := children(process.pid)) == 2 and processes)
-        text = output_of(process, 1)
+    process = start(reproduce_with_a_fault, *arguments)
+    started = wait_for(lambda: len(processes := children(process.pid)) == 2 and processes)
+    text = process.stderr(1)
     assert text.count("Traceback") == 1
     last = [line.removeprefix("[rank1]: ") for line in text.splitlines()[-3:]]  # torch puts the rank before each line
     assert last == ["KeyError: 'a fault'", "in backward 20 of stage 4", "on rank 1"]
@@ -170,11 +125,11 @@ def test_exception_in_one_process_ends_all_with_one_message(tmp_path: Path) -> N
 
 def test_non_finite_loss_ends_all_with_one_message(tmp_path: Path, start: Start) -> None:
     """A loss that is not finite ends all processes with one error message."""
-    wild = (*CELL, "--learning-rate", "1e30", "--warmup-epochs", "0", "--threads", "1")
+    wild = (*CELL_OPTIONS, "--learning-rate", "1e30", "--warmup-epochs", "0", "--threads", "1")
     sharing = ("--processes", "2", "--replicas", "2", "--partition", "3,3")
-    process = start("train", *wild, "--output", str(tmp_path), *sharing)
+    process = start(reproduce, "train", *wild, "--output", str(tmp_path), *sharing)
     first = wait_for(lambda: children(process.pid))
-    text = output_of(process, 1)
+    text = process.stderr(1)
     assert re.search(r"Error: rank [13]: diverged \(epoch 1 of 3\): the loss of micro-batch \d+ is ", text), text
     assert "it comes from stage " in text
     assert "Traceback" not in text
@@ -186,12 +141,10 @@ def test_ranks_with_different_settings_are_refused(tmp_path: Path, start: Start)
     """Ranks with different settings or threads are refused on all ranks."""
     where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     started = [
-        start("train", *OPTIONS, *differing, "--output", str(tmp_path), RANK=str(rank), **where)
+        start(reproduce, "train", *OPTIONS, *differing, "--output", str(tmp_path), RANK=str(rank), **where)
         for rank, differing in enumerate([(), ("--seed", "1", "--threads", "2")])
     ]
-    texts = [process.stderr() for process in started]
-    assert [process.returncode for process in started] == [1, 1]
-    for text in texts:
+    for text in [process.stderr(1) for process in started]:
         assert "rank 1 differs from rank 0, so nothing was trained: cell" in text
         assert "; threads 2, rank 0 has 1\n" in text
 
@@ -204,7 +157,7 @@ def end(last: str, group: bool) -> None:
         exec(last, {"sys": sys})
 
 
-def test_process_in_a_group_exits_without_interpreter_cleanup() -> None:
+def test_process_in_a_group_exits_without_interpreter_cleanup(start: Start) -> None:
     """A process of a group exits without the interpreter's cleanup, with the right code and message."""
     for last, code, text in (
         ("pass", 0, ""),
@@ -213,19 +166,15 @@ def test_process_in_a_group_exits_without_interpreter_cleanup() -> None:
         ("sys.exit('a message')", 1, "a message\n"),
         ("raise KeyError('a fault')", 1, "[rank0]: KeyError: 'a fault'\n"),
     ):
-        with contextlib.closing(Command(end, last, True, GLOO_SOCKET_IFNAME="lo")) as process:
-            output = output_of(process, code)
-            assert output.endswith(text)
-        with contextlib.closing(Command(end, last, False)) as process:
-            output = output_of(process, -signal.SIGABRT)
-            assert text.removeprefix("[rank0]: ") in output
+        assert start(end, last, True, GLOO_SOCKET_IFNAME="lo").stderr(code).endswith(text)
+        assert text.removeprefix("[rank0]: ") in start(end, last, False).stderr(-signal.SIGABRT)
 
 
 def test_failed_connection_exits_with_a_retryable_code(tmp_path: Path, start: Start) -> None:
     """One process is killed while all connect. The others lose it, and all start again."""
     where = {"RANK": "0", "WORLD_SIZE": "2", MARKS: str(tmp_path)}
-    process = start("train", *OPTIONS, "--timeout-minutes", "0.01", "--output", str(tmp_path / "run"), **where)
-    text = output_of(process, LOST)
+    arguments = ("train", *OPTIONS, "--timeout-minutes", "0.01", "--output", str(tmp_path / "run"))
+    text = start(reproduce, *arguments, **where).stderr(LOST)
     assert text.startswith("the processes of the run did not all connect: one of them has died, or has not responded")
     assert "Traceback" not in text
 
@@ -293,7 +242,7 @@ def test_launcher_passes_a_signal_on_and_waits_for_saving(monkeypatch: pytest.Mo
 
 def test_processes_of_a_killed_launcher_save_and_end(tmp_path: Path, start: Start) -> None:
     """Otherwise it would hold the cell against a repeated command."""
-    process = start("train", *OPTIONS, "--epochs", "1000", "--output", str(tmp_path), "--processes", "2")
+    process = start(reproduce, "train", *OPTIONS, "--epochs", "1000", "--output", str(tmp_path), "--processes", "2")
     wait_for((tmp_path / "checkpoint" / "latest.json").exists)
     process.send_signal(signal.SIGKILL)
 
@@ -303,7 +252,7 @@ def test_processes_of_a_killed_launcher_save_and_end(tmp_path: Path, start: Star
         return False
 
     wait_for(free)
-    assert "saved, and the same command resumes from there" in process.stderr()
+    assert "saved, and the same command resumes from there" in process.stderr(-signal.SIGKILL)
 
 
 def test_failed_start_kills_already_started_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,8 +289,8 @@ def test_invalid_options_are_reported_once_before_launch(tmp_path: Path, start: 
         (("--cuda-graphs", "4"), "needs a CUDA device"),
         (("--output", str(tmp_path / "file" / "run")), "--output: cannot write to"),
     ):
-        process = start("train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", *wrong)
-        text = output_of(process, 2)
+        process = start(reproduce, "train", *OPTIONS, "--output", str(tmp_path / "run"), "--processes", "2", *wrong)
+        text = process.stderr(2)
         assert " ".join(text.split()).count(message) == 1
 
 

@@ -15,14 +15,14 @@ from petra_core.models import sequential
 from reproduce.distributed.replicas import Replicas
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
-from tests.petra_core.distributed.test_distributed import in_processes, of_process
+from tests.processes import in_processes
 
 Data = list[tuple[Tensor, Tensor]]
 
 
 def make(stages: list[Stage], method: Method, replicas: Replicas, k: int, channel: ProcessChannel | None) -> Pipeline:
     options = {"accumulation": k, "optimizer": toys.sgd, "seed": 7 + replicas.index, "channel": channel}
-    return Pipeline(of_process(stages, channel), method, before_update=replicas.average_gradients, **options)
+    return Pipeline(toys.of_process(stages, channel), method, before_update=replicas.average_gradients, **options)
 
 
 def shared(data: Data, replicas: Replicas) -> Data:

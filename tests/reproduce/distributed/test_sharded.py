@@ -17,7 +17,7 @@ from reproduce.distributed.sharded import ShardedCheckpoint
 from reproduce.records.storage import StorageFullError, explain_full_disk
 from tests import faults
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.distributed.test_distributed import in_processes
+from tests.processes import in_processes
 
 PARTS = {"stage_0": {"weight": torch.arange(3.0), "steps": 7}, "stage_1": [torch.ones(2, 2), None]}
 

@@ -14,10 +14,7 @@ from reproduce.distributed.tracing import TracingExecutor
 from reproduce.records.storage import StorageFullError
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.processes import call
-from tests.reproduce.distributed.test_launch import Start, output_of, start
-
-__all__ = ["start"]  # the fixture
+from tests.processes import Start, call, reproduce
 
 STAGES, TRACED = 4, 5
 OPTIONS = [
@@ -76,7 +73,7 @@ def test_several_processes_write_one_trace(tmp_path: Path, start: Start) -> None
     file = tmp_path / "trace.json"
     sharing = ("--processes", "2", "--partition", "2,2")
     more = ("--output", str(tmp_path / "run"), "--trace", str(file), "--trace-micro-batches", "3")
-    output_of(start(*OPTIONS, *sharing, *more))
+    start(reproduce, *OPTIONS, *sharing, *more).stderr()
     events = json.loads(file.read_text())["traceEvents"]
     assert {(event["tid"], event["args"]["stage"]) for event in events} == {(0, 0), (0, 1), (1, 2), (1, 3)}
     waits = {event["args"]["micro_batch"] for event in events if event["cat"] == "wait"}

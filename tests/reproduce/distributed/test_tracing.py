@@ -15,7 +15,7 @@ from reproduce.distributed.processes import gather_json
 from reproduce.distributed.tracing import WAIT, gather_events, make_timeline, tracing
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.distributed.test_distributed import in_processes
+from tests.processes import in_processes
 
 SLOW = 0.01  # least seconds of an evaluation
 

@@ -12,7 +12,7 @@ from petra_core.distributed.groups import ChannelError
 from reproduce.distributed import launch, processes
 from reproduce.distributed.processes import DistributedGroup, wiring
 from reproduce.grids import recipes
-from tests.petra_core.distributed.test_distributed import in_processes
+from tests.processes import in_processes
 
 GPU = [("a", "cuda:0"), ("a", "cuda:1"), ("b", "cuda:0")]
 

@@ -16,7 +16,7 @@ from reproduce.records.record import Status
 from tests.compare import assert_bitwise_equal
 from tests.example_cells import CHAIN
 from tests.fake_cuda import SharedMemoryRecorder
-from tests.reproduce.measures.test_training import Notices, assert_stops_change_no_bit, run
+from tests.trainings import Notices, assert_stops_change_no_bit, run
 
 pytestmark = pytest.mark.convolutions
 

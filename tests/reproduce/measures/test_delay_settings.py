@@ -14,7 +14,7 @@ from reproduce.measures.context import Context
 from reproduce.measures.run_options import RunOptions
 from reproduce.records.record import Record
 from tests.example_cells import CHAIN
-from tests.reproduce.measures.test_training import assert_stops_change_no_bit, recorded, run
+from tests.trainings import assert_stops_change_no_bit, recorded, run
 
 pytestmark = pytest.mark.convolutions
 

@@ -12,7 +12,7 @@ from reproduce.grids.plans.forward_gradients import cells
 from reproduce.measures import forward_gradients, training
 from reproduce.measures.context import Context
 from reproduce.records.record import Record
-from tests.reproduce.measures.test_training import assert_stops_change_no_bit, run
+from tests.trainings import assert_stops_change_no_bit, run
 
 pytestmark = pytest.mark.convolutions
 

@@ -9,7 +9,7 @@ import torch
 from reproduce.cells.kinds import GradientsCell, ReconstructionCell, TrainingCell
 from reproduce.records.record import Record, Status
 from tests.example_cells import CHAIN, PROBED, probed
-from tests.reproduce.measures.test_training import assert_stops_change_no_bit, outcome, run, without_times
+from tests.trainings import assert_stops_change_no_bit, outcome, run, without_times
 
 pytestmark = pytest.mark.convolutions
 

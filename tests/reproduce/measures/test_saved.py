@@ -16,7 +16,7 @@ from reproduce.measures.context import Context
 from reproduce.records.record import Record, Status
 from reproduce.running.execution import execute
 from tests.example_cells import CHAIN
-from tests.reproduce.measures.test_training import Notices, run, stop_after
+from tests.trainings import Notices, run, stop_after
 
 pytestmark = pytest.mark.convolutions
 

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import gc
 import itertools
-import json
 import weakref
 from collections import Counter
 
@@ -22,94 +21,18 @@ from reproduce.distributed.replicas import Replicas
 from reproduce.distributed.trace_file import TraceFile
 from reproduce.measures import training
 from reproduce.measures.context import Context, Observer, Stopped
-from reproduce.measures.run_options import RunOptions
-from reproduce.records.record import Record, Status, scan
+from reproduce.records.record import Record, Status
 from reproduce.records.storage import StorageFullError
-from reproduce.running.execution import execute
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.runner import run_grid
 from tests.example_cells import CHAIN, SMALL
 from tests.faults import full_disk
+from tests.trainings import assert_stops_change_no_bit, outcome, recorded, run, stop_after
 
 pytestmark = pytest.mark.convolutions
 
 EXACT = dataclasses.replace(CHAIN, method="BACKPROPAGATION")
-TIMES = ("train_seconds", "evaluation_seconds", "images_per_second")
 BATCHES = 7
-
-
-class StopAfter(Observer):
-    """Request a stop after a number of ticks."""
-
-    def __init__(self, ticks: int) -> None:
-        self.left = ticks
-
-    def tick(self, done, total, loss):
-        self.left -= 1
-
-    def should_stop(self) -> bool:
-        return self.left <= 0
-
-
-class Notices(Observer):
-    """Collect the notices."""
-
-    def __init__(self) -> None:
-        self.notices: list[str] = []
-
-    def notice(self, text: str) -> None:
-        self.notices.append(text)
-
-
-def run(cell, folder, **chosen):
-    """Run a cell. Keywords are options of the context or of `RunOptions`."""
-    options = {field.name: chosen.pop(field.name) for field in dataclasses.fields(RunOptions) if field.name in chosen}
-    record = Record(folder, cell)
-    state = execute(record, Context(options=RunOptions(**options), model_file=folder / "model.pt", **chosen))
-    return record, state
-
-
-def stop_after(ticks, folder, cell, match=None, **chosen):
-    stop = StopAfter(ticks)
-    with pytest.raises(Stopped, match=match):
-        run(cell, folder, observer=stop, should_stop=stop.should_stop, **chosen)
-
-
-def without_times(values):
-    return {key: value for key, value in values.items() if key not in TIMES}
-
-
-def recorded(folder):
-    """Return everything in a finished record except times."""
-    metrics = [without_times(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return metrics, without_times(json.loads((folder / "result.json").read_text()))
-
-
-def records(root):
-    """Return the content of the finished records of a grid, by name."""
-    runs = [run for run in scan(root).records if run.state.final]
-    return {run.cell.name: ([*map(without_times, run.metrics)], without_times(run.result)) for run in runs}
-
-
-def outcome(folder):
-    """Return everything in a finished record except times, and the bytes of the weights."""
-    weights = torch.load(folder / "model.pt", weights_only=True)
-    return *recorded(folder), {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
-
-
-def assert_stops_change_no_bit(stops, cell, folder, whole=None, **chosen):
-    """Run a cell, stopped after these ticks, and compare it with an uninterrupted run.
-
-    That run is made if its folder `whole` is not given.
-    """
-    if whole is None:
-        whole = folder / "whole"
-        assert run(cell, whole, **chosen)[1].status is Status.DONE
-    for before, ticks in itertools.pairwise((0, *stops)):
-        stop_after(ticks - before, folder / "parts", cell, f"micro-batch {ticks} of", **chosen)
-        assert not (folder / "parts" / "result.json").exists()
-    run(cell, folder / "parts", **chosen)
-    assert outcome(folder / "parts") == outcome(whole)
 
 
 @pytest.fixture(scope="module")

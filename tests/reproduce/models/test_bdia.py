@@ -20,7 +20,7 @@ from reproduce.models.sizes import TransformerSize
 from reproduce.models.vit import gpt, vit
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
-from tests.petra_core.distributed.test_distributed import in_processes
+from tests.processes import in_processes
 from tests.properties import assert_bytes_are_as_predicted, assert_resumes_bitwise
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from reproduce.records.record import Record
 from reproduce.running import execution
 from reproduce.running.execution import deterministic, execute
 from tests.example_cells import CHAIN
-from tests.reproduce.measures.test_training import StopAfter, run
+from tests.trainings import StopAfter, run
 
 
 def notices_of_a_tick(folder: Path) -> list[str]:

@@ -26,10 +26,10 @@ from reproduce.running.grid_options import GridOptions
 from reproduce.running.messages import DiskFull, Finished, Notice, Progress, Waiting
 from reproduce.running.runner import GridOutcome, run_grid
 from reproduce.running.worker import work
+from tests.example_cells import CHAINS
 from tests.fake_records import begin, in_folder, train
-from tests.processes import Command, children, wait_for
-from tests.reproduce.measures.test_training import records
-from tests.reproduce.running.test_worker import CELLS, kinds, reports
+from tests.processes import children, wait_for
+from tests.trainings import kinds, records, reports
 
 
 def settings(root, **changes):
@@ -45,7 +45,7 @@ def lines(root):
 def whole(tmp_path_factory):
     """Return the folder of the grid after an undisturbed run."""
     root = tmp_path_factory.mktemp("whole")
-    assert kinds(reports(CELLS, root)) == [(Finished, 0), (Finished, 1), (Finished, 2)]
+    assert kinds(reports(CHAINS, root)) == [(Finished, 0), (Finished, 1), (Finished, 2)]
     assert len(records(root)) == 3
     return root
 
@@ -62,48 +62,33 @@ def fork_workers():
     runner.multiprocessing = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
 
 
-def grid(cells, root, jobs):
+def grid(cells, root, jobs=1):
     """Run the grid in this process, as a command does. Its workers are forked from it."""
     fork_workers()
     sys.exit(run_grid(cells, settings(root, jobs=jobs)).exit_code)
 
 
-@pytest.fixture
-def command(tmp_path):
-    """Start the grid as a command in a new process group."""
-    with contextlib.ExitStack() as started:
-
-        def start(cells=CELLS, **options):
-            arguments = (cells, tmp_path, options.get("jobs", 1))
-            return started.enter_context(contextlib.closing(Command(grid, *arguments)))
-
-        yield start
-
-
 @pytest.mark.slow
-def test_killed_grid_repeats_to_the_same_records(tmp_path, whole, command):
+def test_killed_grid_repeats_to_the_same_records(tmp_path, whole, start):
     """After SIGKILL to all processes, the same command ends with the same records."""
-    killed = command(jobs=2)
+    killed = start(grid, CHAINS, tmp_path, 2)
     wait_for(lambda: lines(tmp_path) >= 2)
     os.killpg(killed.pid, signal.SIGKILL)  # including the workers, each in the middle of a cell
     assert len(records(tmp_path)) < 3, "the kill came too late to test anything"
-    killed.stderr()
-    again = command(jobs=2)
-    output = again.stderr()
-    assert again.returncode == 0, output
-    assert "[3/3]" in output
+    killed.stderr(-signal.SIGKILL)
+    assert "[3/3]" in start(grid, CHAINS, tmp_path, 2).stderr()
     assert records(tmp_path) == records(whole)
     assert not list(tmp_path.glob("*/*/checkpoint.pt"))
 
 
 @pytest.mark.slow
-def test_workers_of_a_killed_command_save_and_end(tmp_path, whole, command):
+def test_workers_of_a_killed_command_save_and_end(tmp_path, whole, start):
     """Workers whose parent was killed release their cells, and a rerun gives the same records."""
-    process = command()
+    process = start(grid, CHAINS, tmp_path)
     wait_for(lambda: lines(tmp_path) >= 1)
     process.send_signal(signal.SIGKILL)  # only the parent
-    process.stderr()
-    left = Record.for_cell(CELLS[0], tmp_path)
+    process.stderr(-signal.SIGKILL)
+    left = Record.for_cell(CHAINS[0], tmp_path)
 
     def is_free():
         try:
@@ -114,31 +99,30 @@ def test_workers_of_a_killed_command_save_and_end(tmp_path, whole, command):
 
     wait_for(is_free)
     assert len(records(tmp_path)) < 3
-    reports(CELLS, tmp_path)
+    reports(CHAINS, tmp_path)
     assert records(tmp_path) == records(whole)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_to_every_process_saves(tmp_path, whole, command, number, code):
+def test_signal_to_every_process_saves(tmp_path, whole, start, number, code):
     """A terminal sends such signals after Ctrl-C, and Slurm before the time is over."""
-    process = command()
+    process = start(grid, CHAINS, tmp_path)
     wait_for(lambda: lines(tmp_path) >= 1)
     os.killpg(process.pid, number)
-    output = process.stderr()
-    assert process.returncode == code
+    output = process.stderr(code)
     assert "a worker died" not in output
     assert "stopping: every worker finishes its tick" in output
     assert "Traceback" not in output
     assert len(records(tmp_path)) < 3
-    reports(CELLS, tmp_path)
+    reports(CHAINS, tmp_path)
     assert records(tmp_path) == records(whole)
 
 
 @pytest.mark.slow
-def test_killed_worker_is_reported_and_others_continue(tmp_path, command):
+def test_killed_worker_is_reported_and_others_continue(tmp_path, start):
     """A killed worker is reported, and the other one completes all cells."""
-    cells = [dataclasses.replace(CELLS[0], epochs=24, drops=()), *CELLS]
+    cells = [dataclasses.replace(CHAINS[0], epochs=24, drops=()), *CHAINS]
     first = Record.for_cell(cells[0], tmp_path).path
 
     def holds(pid):
@@ -147,12 +131,11 @@ def test_killed_worker_is_reported_and_others_continue(tmp_path, command):
     def opened(pid):
         return os.listdir(f"/proc/{pid}/fd")
 
-    process = command(cells, jobs=2)
+    process = start(grid, cells, tmp_path, 2)
     wait_for((first / "metrics.jsonl").exists)
     os.kill(next(pid for pid in children(process.pid) if holds(pid)), signal.SIGKILL)
     output = process.stderr()
     # The surviving worker also takes over the dead worker's cell, from its checkpoint.
-    assert process.returncode == 0, output
     assert all(Record.for_cell(cell, tmp_path).state().status is Status.DONE for cell in cells)
     assert f"a worker died while it ran {cells[0].slug} (exit code -9" in output
 
@@ -171,12 +154,10 @@ def grid_with_a_broken_device(cells, root):
     grid(cells, root, jobs=1)
 
 
-def test_worker_with_broken_device_is_replaced(tmp_path):
+def test_worker_with_broken_device_is_replaced(tmp_path, start):
     """The worker once continued, and every later cell became a problem: the device repeats its error there."""
-    with contextlib.closing(Command(grid_with_a_broken_device, CELLS, tmp_path)) as process:
-        output = process.stderr()
-    assert process.returncode == 1
-    assert f"PROBLEM {CELLS[1].slug}: Traceback" in output
+    output = start(grid_with_a_broken_device, CHAINS, tmp_path).stderr(1)
+    assert f"PROBLEM {CHAINS[1].slug}: Traceback" in output
     assert "an illegal memory access was encountered" in output
     assert "a worker died" not in output
     assert sorted(file.read_text() for file in tmp_path.iterdir() if file.is_file()) == ["01", "02"]
@@ -185,18 +166,18 @@ def test_worker_with_broken_device_is_replaced(tmp_path):
 @pytest.mark.slow
 def test_missing_data_set_is_reported_once_in_mixed_grid(tmp_path, whole, capsys):
     """The worker is a process that starts Python, as outside of tests."""
-    cells = [recipes.cell("small"), CELLS[0], recipes.cell("small", seed=1)]
+    cells = [recipes.cell("small"), CHAINS[0], recipes.cell("small", seed=1)]
     result = run_grid(cells, settings(tmp_path, data_root=tmp_path / "data"))
     assert result.exit_code == 1
     assert list(result.problems) == [cells[0], cells[2]]
     assert capsys.readouterr().err.count("python -m reproduce data prepare cifar10") == 1
     assert Record.for_cell(cells[0], tmp_path).state().status is Status.NOT_RUN, "a run that never began has no record"
-    assert records(tmp_path) == {CELLS[0].name: records(whole)[CELLS[0].name]}
+    assert records(tmp_path) == {CHAINS[0].name: records(whole)[CHAINS[0].name]}
 
 
 def test_cell_held_by_another_process_is_waited_for(tmp_path, whole):
     """A cell that is locked by another process is run after the others, when it is released."""
-    held = Record.for_cell(CELLS[0], tmp_path)
+    held = Record.for_cell(CHAINS[0], tmp_path)
     order = []
     release = threading.Event()
 
@@ -215,7 +196,7 @@ def test_cell_held_by_another_process_is_waited_for(tmp_path, whole):
     holder = threading.Thread(target=hold, args=(ready,))
     holder.start()
     ready.wait()
-    work(CELLS, settings(tmp_path), report, lambda: False, torch.device("cpu"))
+    work(CHAINS, settings(tmp_path), report, lambda: False, torch.device("cpu"))
     holder.join()
     assert order == [1, 2, 0]
     assert records(tmp_path) == records(whole)
@@ -227,34 +208,32 @@ def pickle_outcome(cells, root, file):
     file.write_bytes(pickle.dumps(run_grid(cells, settings(root))))
 
 
-def test_damaged_record_is_kept_and_others_are_run(tmp_path, whole):
+def test_damaged_record_is_kept_and_others_are_run(tmp_path, whole, start):
     """A damaged record is a problem and does not change, and the other cells are run."""
     root = tmp_path / "records"
     shutil.copytree(whole, root)
-    file = in_folder(Record.for_cell(CELLS[1], root)).path / "result.json"
+    file = in_folder(Record.for_cell(CHAINS[1], root)).path / "result.json"
     file.write_text("{")
-    volumes.remove(CELLS[2], root)
-    with contextlib.closing(Command(pickle_outcome, CELLS, root, tmp_path / "outcome")) as process:
-        output = process.stderr()
-        assert process.returncode == 0, output
+    volumes.remove(CHAINS[2], root)
+    start(pickle_outcome, CHAINS, root, tmp_path / "outcome").stderr()
     outcome = pickle.loads((tmp_path / "outcome").read_bytes())
     assert outcome.exit_code == 1
-    assert list(outcome.problems) == [CELLS[1]]
-    assert f"{file}: is damaged" in outcome.problems[CELLS[1]]
+    assert list(outcome.problems) == [CHAINS[1]]
+    assert f"{file}: is damaged" in outcome.problems[CHAINS[1]]
     assert file.read_text() == "{"
-    assert Record.for_cell(CELLS[2], root).state().status is Status.DONE
+    assert Record.for_cell(CHAINS[2], root).state().status is Status.DONE
 
 
 def listener_of(outcome, notices, finished=None):
     """Return the part of a command that receives the messages of workers, with its notices in a list."""
     bar = SimpleNamespace(notice=notices.append, show=lambda *_: None, finish=lambda *_, **__: finished.append(1))
-    return runner._Supervisor(CELLS, None, outcome, bar)
+    return runner._Supervisor(CHAINS, None, outcome, bar)
 
 
 def test_exit_code_follows_from_states_and_signal():
     done, partial = State(Status.DONE), State(Status.PARTIAL, 1, 2)
     diverged, memory = (State(Status.FAILED, 0, 1, reason) for reason in ("diverged", "out of memory"))
-    a, b = CELLS[:2]
+    a, b = CHAINS[:2]
     assert GridOutcome({a: done, b: diverged}).exit_code == 0
     assert GridOutcome({a: done, b: memory}).exit_code == 1
     assert GridOutcome({a: done, b: partial}).exit_code == 1
@@ -271,26 +250,26 @@ def test_finished_cells_start_no_worker_failed_ones_on_retry(tmp_path, whole, mo
         started.append((supervisor._cells, supervisor._options.jobs))
 
     monkeypatch.setattr(runner._Supervisor, "supervise", supervise)
-    assert run_grid(CELLS, settings(whole)).exit_code == 0
-    left = Record.for_cell(CELLS[0], whole).checkpoint  # left by a kill between the result and the removal
+    assert run_grid(CHAINS, settings(whole)).exit_code == 0
+    left = Record.for_cell(CHAINS[0], whole).checkpoint  # left by a kill between the result and the removal
     left.parent.mkdir(parents=True)
     left.write_bytes(b"checkpoint")
-    assert run_grid(CELLS, settings(whole)).exit_code == 0
+    assert run_grid(CHAINS, settings(whole)).exit_code == 0
     assert not left.exists()
-    record = Record.for_cell(CELLS[0], tmp_path)
+    record = Record.for_cell(CHAINS[0], tmp_path)
     record.begin({}, {})
     record.fail("out of memory", "no more")
-    assert run_grid(CELLS[:1], settings(tmp_path)).exit_code == 1
+    assert run_grid(CHAINS[:1], settings(tmp_path)).exit_code == 1
     assert started == []
-    run_grid(CELLS[:1], settings(tmp_path, jobs=3, retry_failed=True))
-    assert started == [(CELLS[:1], 1)], "a worker for every cell, who share the device"
+    run_grid(CHAINS[:1], settings(tmp_path, jobs=3, retry_failed=True))
+    assert started == [(CHAINS[:1], 1)], "a worker for every cell, who share the device"
     assert record.state().status is Status.PARTIAL
 
 
 def test_repeated_messages_count_once_and_full_disk_stops_all_workers():
     """A notice or a finished cell of two workers counts once, and a full disk stops all workers."""
     notices, finished = [], []
-    listener = listener_of(GridOutcome({CELLS[0]: State(Status.NOT_RUN)}), notices, finished)
+    listener = listener_of(GridOutcome({CHAINS[0]: State(Status.NOT_RUN)}), notices, finished)
     for number in range(2):
         listener.handle(number, Finished(0, State(Status.DONE)))
         listener.handle(number, Notice(number, "ticks of DSP cannot be recorded"))
@@ -307,20 +286,20 @@ def test_worker_killed_within_a_message_does_not_block():
     theirs.close()
     outcome, process = GridOutcome(), SimpleNamespace(join=lambda: None, exitcode=-9)
     listener = listener_of(outcome, [])
-    listener._running[0], listener._workers[ours] = CELLS[0], (0, process)
+    listener._running[0], listener._workers[ours] = CHAINS[0], (0, process)
     listener.listen(Interrupt())
-    assert "a worker died while it ran" in outcome.problems[CELLS[0]]
+    assert "a worker died while it ran" in outcome.problems[CHAINS[0]]
 
 
 def test_grid_reports_waiting_unless_for_its_workers(tmp_path, monkeypatch):
     """Waiting for a cell of another process is reported once, and not for a worker of the same grid."""
     monkeypatch.setattr(worker, "WAITING_SECONDS", 0.0)
-    record, asked = Record.for_cell(CELLS[0], tmp_path), iter(range(6))
+    record, asked = Record.for_cell(CHAINS[0], tmp_path), iter(range(6))
     with record.lock():
-        messages = reports(CELLS[:1], tmp_path, should_stop=lambda: next(asked, None) is None)
+        messages = reports(CHAINS[:1], tmp_path, should_stop=lambda: next(asked, None) is None)
     assert messages, "nothing was said"
     assert set(kinds(messages)) == {(Waiting, 0)}
-    assert f"{CELLS[0].slug} is held by process {os.getpid()} on " in messages[0].text
+    assert f"{CHAINS[0].slug} is held by process {os.getpid()} on " in messages[0].text
     notices = []
     listener = listener_of(GridOutcome(), notices)
     listener.handle(0, messages[0])
@@ -333,7 +312,7 @@ def test_grid_reports_waiting_unless_for_its_workers(tmp_path, monkeypatch):
 
 def test_unreadable_folder_is_a_problem_of_its_cell(tmp_path, monkeypatch):
     """With a umask of 077, for example."""
-    closed, stat = begin(CELLS[0], tmp_path).path, os.stat
+    closed, stat = begin(CHAINS[0], tmp_path).path, os.stat
 
     def look(path, **options):
         if isinstance(path, str | os.PathLike) and str(path).startswith(f"{closed}{os.sep}"):
@@ -342,14 +321,14 @@ def test_unreadable_folder_is_a_problem_of_its_cell(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "stat", look)
     monkeypatch.setattr("reproduce.records.run.read_bytes", lambda file, fix: look(file) and b"")
-    outcome = run_grid(CELLS[:1], settings(tmp_path))
-    assert "config.json: cannot be read: Permission denied. Let this user read it" in outcome.problems[CELLS[0]]
+    outcome = run_grid(CHAINS[:1], settings(tmp_path))
+    assert "config.json: cannot be read: Permission denied. Let this user read it" in outcome.problems[CHAINS[0]]
 
 
 def test_folder_of_other_user_fails_retry_not_finished_cell(tmp_path, monkeypatch):
     """A folder of another user is a problem of a retry, but not of a finished cell."""
-    begin(CELLS[0], tmp_path).fail("out of memory", "in stage 1")
-    assert in_folder(train(CELLS[1], tmp_path, 95.0)).path.exists()  # a kill left it there
+    begin(CHAINS[0], tmp_path).fail("out of memory", "in stage 1")
+    assert in_folder(train(CHAINS[1], tmp_path, 95.0)).path.exists()  # a kill left it there
 
     @contextlib.contextmanager
     def forbidden(folder):
@@ -357,6 +336,6 @@ def test_folder_of_other_user_fails_retry_not_finished_cell(tmp_path, monkeypatc
         yield
 
     monkeypatch.setattr("reproduce.records.record.hold", forbidden)
-    outcome = run_grid(CELLS[:2], settings(tmp_path, retry_failed=True))
-    assert outcome.problems == {CELLS[0]: "record.lock belongs to another user"}
-    assert outcome.states[CELLS[1]].status is Status.DONE
+    outcome = run_grid(CHAINS[:2], settings(tmp_path, retry_failed=True))
+    assert outcome.problems == {CHAINS[0]: "record.lock belongs to another user"}
+    assert outcome.states[CHAINS[1]].status is Status.DONE

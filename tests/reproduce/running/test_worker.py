@@ -1,7 +1,5 @@
 """Test a worker: cells that it cannot run, and the end of its time."""
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -12,25 +10,10 @@ from reproduce.records.record import Record, State, Status
 from reproduce.records.storage import StorageError, StorageFullError
 from reproduce.running import worker
 from reproduce.running.grid_options import GridOptions
-from reproduce.running.messages import DeviceLost, DiskFull, Finished, Notice, Problem, Progress
-from reproduce.running.worker import work
-from tests.example_cells import CHAIN
+from reproduce.running.messages import DeviceLost, DiskFull, Finished, Notice, Problem
+from tests.example_cells import CHAINS
 from tests.fake_records import complexity_cell
-
-CELLS = [dataclasses.replace(CHAIN, method=method) for method in ("PETRA", "BACKPROPAGATION", "DSP")]
-
-
-def reports(cells, root, should_stop=lambda: False, **options):
-    """Return the reports of one worker in this process, without its progress."""
-    messages = []
-    settings = GridOptions(root=root, jobs=1, data_root=root / "data", **options)
-    work(cells, settings, messages.append, should_stop, torch.device("cpu"))
-    return [message for message in messages if not isinstance(message, Progress)]
-
-
-def kinds(messages):
-    """Return the type of each message and the index of its cell."""
-    return [(type(message), message.index) for message in messages]
+from tests.trainings import kinds, reports
 
 
 def test_missing_loader_lists_alternatives(tmp_path, monkeypatch):
@@ -70,7 +53,7 @@ def test_worker_continues_after_errors_of_a_cell_only(tmp_path, monkeypatch, err
         return State(Status.DONE)
 
     monkeypatch.setattr(worker, "execute", fail_once)
-    messages = reports(CELLS[:2], tmp_path)
+    messages = reports(CHAINS[:2], tmp_path)
     assert kinds(messages) == expected
     assert messages[0].text.endswith(text) or "Traceback" in messages[0].text
     assert ("Traceback" in messages[0].text) == isinstance(error, ZeroDivisionError | torch.AcceleratorError)
@@ -78,14 +61,14 @@ def test_worker_continues_after_errors_of_a_cell_only(tmp_path, monkeypatch, err
 
 
 def test_stopped_worker_begins_no_cell(tmp_path):
-    assert reports(CELLS, tmp_path, should_stop=lambda: True) == []
+    assert reports(CHAINS, tmp_path, should_stop=lambda: True) == []
     assert not list(tmp_path.iterdir())
 
 
 def test_record_states_how_many_workers_shared_a_gpu(tmp_path):
-    reports(CELLS[:1], tmp_path, sharing=4)
-    reports(CELLS[1:2], tmp_path)
-    environments = [Record.for_cell(cell, tmp_path).read().environments for cell in CELLS[:2]]
+    reports(CHAINS[:1], tmp_path, sharing=4)
+    reports(CHAINS[1:2], tmp_path)
+    environments = [Record.for_cell(cell, tmp_path).read().environments for cell in CHAINS[:2]]
     assert [entry.get("sharing") for (entry,) in environments] == [4, None]
 
 
@@ -95,5 +78,5 @@ def test_workers_use_their_device_with_their_share(tmp_path, monkeypatch):
     worked = []
     monkeypatch.setattr(worker, "work", lambda _, options, *given: worked.append((options.sharing, given[2])))
     for number in range(3):
-        worker.main(CELLS, GridOptions(root=tmp_path, jobs=3, devices=("cuda:0", "cuda:1")), number, None, None, 0)
+        worker.main(CHAINS, GridOptions(root=tmp_path, jobs=3, devices=("cuda:0", "cuda:1")), number, None, None, 0)
     assert worked == [(2, ("cuda:0", 2)), (1, ("cuda:1", 1)), (2, ("cuda:0", 2))]
