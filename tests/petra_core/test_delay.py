@@ -15,7 +15,7 @@ from petra_core.optimizers import sgd
 from petra_core.update_rule import UpdateRule, check_rules
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
-from tests.petra_core.test_petra_semantics import LINEAR, PREDICTED, SETTINGS, TOLERANCE, Drift, Rules
+from tests.delay_by_hand import LINEAR, PREDICTED, SETTINGS, TOLERANCE, Drift, Rules
 from tests.properties import assert_bytes_are_as_predicted
 
 

@@ -19,7 +19,7 @@ from petra_core.update_rule import UpdateRule
 from petra_core.worker import devices_of
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.test_petra_semantics import Drift
+from tests.delay_by_hand import Drift
 from tests.properties import program
 
 pytestmark = pytest.mark.convolutions

@@ -16,8 +16,8 @@ from petra_core.prediction.footprint import merge_footprints
 from petra_core.prediction.memory import footprints, predict
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.test_petra_semantics import random_vector
 from tests.properties import assert_bytes_are_as_predicted
+from tests.reference_networks import random_vector
 
 
 def batch(size: int = 2) -> tuple[Tensor, Tensor]:

@@ -16,8 +16,8 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.measures.gradient_quality import MEASURES, PAIRS, GradientQuality, compare
 from tests import toys
-from tests.petra_core.test_petra_semantics import batches, network, pipeline_of, plain
 from tests.reference import RULES, ReferenceRun, Sgd, simulate
+from tests.reference_networks import batches, network, pipeline_of, plain
 
 pytestmark = pytest.mark.convolutions
 

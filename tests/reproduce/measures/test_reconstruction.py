@@ -16,8 +16,9 @@ from reproduce.models.sizes import TransformerSize
 from reproduce.models.vit import vit
 from tests import toys
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.test_petra_semantics import MOMENTUM, RATE, ByHand, batches, network, pipeline_of
+from tests.delay_by_hand import MOMENTUM, RATE, ByHand
 from tests.reference import RULES, Sgd, simulate
+from tests.reference_networks import batches, network, pipeline_of
 
 pytestmark = pytest.mark.convolutions
 
