@@ -1,6 +1,7 @@
 """Make networks and data with which the engine is compared with `tests.reference`."""
 
 import copy
+import functools
 import itertools
 import random
 from typing import Any
@@ -13,6 +14,7 @@ from tests import toys
 from tests.reference import ReferencePart
 
 FEATURES, WIDTH, CLASSES, BATCH = 5, 4, 3, 6
+batches = functools.partial(toys.batches, size=BATCH, shape=(FEATURES,), classes=CLASSES, seed=0)
 
 
 def mix(m: Any, streams: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -58,15 +60,6 @@ def network(pattern: str, *, norm: bool = True, dropout: float = 0.0) -> list[li
     return [
         [part(kind, first=(j, p) == (0, 0), norm=norm, dropout=dropout) for p, kind in enumerate(word)]
         for j, word in enumerate(pattern.split())
-    ]
-
-
-def batches(count: int) -> list[tuple[Tensor, Tensor]]:
-    g = torch.Generator().manual_seed(0)
-    size = (BATCH, FEATURES)
-    return [
-        (torch.randn(size, generator=g, dtype=torch.float64), torch.randint(CLASSES, (BATCH,), generator=g))
-        for _ in range(count)
     ]
 
 

@@ -111,12 +111,14 @@ def network(stages: int, *, dropout: float = 0.0, seed: int = 0, norm: bool = Tr
     return [stage.double() for stage in (*blocks, head(channels))]
 
 
-def batches(count: int, *, size: int = 4, seed: int = 1) -> list[tuple[Tensor, Tensor]]:
+def batches(
+    count: int, *, size: int = 4, shape: tuple[int, ...] = (3, 6, 6), classes: int = CLASSES, seed: int = 1
+) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     return [
         (
-            torch.randn(size, 3, 6, 6, generator=generator, dtype=torch.float64),
-            torch.randint(0, CLASSES, (size,), generator=generator),
+            torch.randn(size, *shape, generator=generator, dtype=torch.float64),
+            torch.randint(0, classes, (size,), generator=generator),
         )
         for _ in range(count)
     ]

@@ -49,28 +49,21 @@ from petra_core.staleness import one_f_one_b, per_device
 from petra_core.tape import as_streams
 from petra_core.update_rule import UpdateRule
 from tests import toys
+from tests.constructs import spectral
 from tests.messages import message_of_expression, rewrite
 from tests.own_networks import cnn
-from tests.petra_core.test_user_modules import (
+from tests.refused import (
     IMPURE,
-    RECOMPUTING,
-    REPLACING,
     UNREGISTERED,
     UNTRACKED,
     Drawing,
-    batches,
-    head,
-    made,
-    network,
     past_the_streams,
     reading_data,
     reading_past_modules,
-    residual,
-    spectral,
-    step,
 )
-from tests.petra_core.test_user_modules import sgd as plain_sgd
 from tests.toys import computing
+from tests.user_networks import RECOMPUTING, REPLACING, batches, head, made, network, residual, step
+from tests.user_networks import sgd as plain_sgd
 
 FILE = Path(__file__).with_name("errors.txt")
 X, Y = batches(1)[0]

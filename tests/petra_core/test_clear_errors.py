@@ -10,8 +10,8 @@ from torch import Tensor
 from petra_core import BufferedStage, methods
 from petra_core.methods import Method
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.test_user_modules import assert_same, batches, made, network, step, trained
 from tests.toys import computing
+from tests.user_networks import assert_same, batches, made, network, step, trained
 
 X, Y = batches(1)[0]
 

@@ -16,21 +16,11 @@ from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.stages import Stage
 from tests.compare import assert_bitwise_equal
+from tests.constructs import aliased, checkpointed, normed, sharing_frozen, spectral
 from tests.petra_core import errors
-from tests.petra_core.test_user_modules import (
-    aliased,
-    batches,
-    checkpointed,
-    made,
-    network,
-    normed,
-    sgd,
-    sharing_frozen,
-    spectral,
-    step,
-)
 from tests.properties import assert_resumes_bitwise
 from tests.toys import computing
+from tests.user_networks import batches, made, network, sgd, step
 
 
 def assert_close(one: nn.Module, other: nn.Module) -> None:

@@ -8,7 +8,6 @@ import copy
 import functools
 import math
 import random
-import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,77 +20,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
 
-from petra_core import BufferedStage, HeadStage, Pipeline, ReversibleStage, Stage, StageError, methods
+from petra_core import BufferedStage, HeadStage, Stage, StageError, methods
 from petra_core.delay import Average, PredictedWeights
 from petra_core.methods import Method
-from petra_core.models import ConcatStreams, DuplicateStreams
+from petra_core.models import DuplicateStreams
 from petra_core.update_rule import UpdateRule
 from tests.compare import assert_bitwise_equal, assert_close
+from tests.constructs import aliased, buffer, checkpointed, closing, frozen, normed, sharing_frozen, vector
 from tests.properties import assert_trains_as_plain_training, engine_gradients, plain_gradients
+from tests.refused import IMPURE, past_the_streams, reading_data, reading_past_modules
 from tests.toys import Wrap, computing
+from tests.user_networks import RECOMPUTING, REPLACING, SEED, assert_same, batches, made, network, sgd, step, trained
 
 KEEPING = tuple(method for method in methods.ALL if method.keeps_graph)
-RECOMPUTING = tuple(method for method in methods.ALL if not method.keeps_graph)
-REPLACING = tuple(method for method in methods.ALL if method.stashes_weights)
-SEED = 3
-
-
-def residual() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
-
-
-def stem() -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), DuplicateStreams())
-
-
-def head() -> nn.Module:
-    return nn.Sequential(ConcatStreams(), nn.Linear(8, 2))
-
-
-def network(function: Callable[[nn.Module], nn.Module] = lambda f: f) -> list[Stage]:
-    """Return four stages in float64 with `function` around both residual functions."""
-    torch.manual_seed(0)
-    stages: list[Stage] = [
-        BufferedStage(stem()),
-        ReversibleStage(function(residual())),
-        ReversibleStage(function(residual())),
-        HeadStage(head()),
-    ]
-    return [stage.double() for stage in stages]
-
-
-def batches(count: int) -> list[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(1)
-    return [
-        (torch.randn(5, 3, generator=generator, dtype=torch.float64), torch.randint(2, (5,), generator=generator))
-        for _ in range(count)
-    ]
-
-
-def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-def made(stages: Sequence[Stage], method: Method, **settings: Any) -> Pipeline:
-    settings = {"accumulation": 6 if method.double_buffered else 1, "optimizer": sgd, "seed": SEED} | settings
-    return Pipeline(stages, method, **settings)
-
-
-def step(p: Pipeline, count: int) -> None:
-    for x, y in batches(count):
-        p.step(x, y)
-
-
-def trained(stages: Sequence[Stage], method: Method, count: int = 12, **settings: Any) -> dict[str, Tensor]:
-    """Return losses and state after `count` micro-batches."""
-    p = made(stages, method, **settings)
-    losses = [p.step(x, y) for x, y in batches(count)]
-    p.drain()
-    assert p.stages[0].function is not None
-    state: dict[str, Tensor] = {name: value.clone() for name, value in p.model.state_dict().items()}
-    return state | {"losses": torch.stack([loss for loss in losses if loss is not None])}
 
 
 def gradients(stages: Sequence[Stage], method: Method) -> dict[str, Tensor]:
@@ -99,22 +41,9 @@ def gradients(stages: Sequence[Stage], method: Method) -> dict[str, Tensor]:
     return engine_gradients(stages, method, batches(6), 6, seed=SEED, inspect=True)
 
 
-def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-10) -> None:
-    """Check that tensors are equal by position, ignoring their names."""
-    assert len(actual) == len(expected)
-    assert_close(list(actual.values()), list(expected.values()), tolerance)
-
-
 # --- constructs that train correctly -----------------------------------------------------------------------------
 
 Make = Callable[[], list[Stage]]
-
-
-def vector() -> nn.Parameter:
-    return nn.Parameter(torch.ones(4))
-
-
-checkpointed = computing(lambda m, x: checkpoint(m.f, x, use_reentrant=False))
 
 
 class _EvaluatedAgain(torch.autograd.Function):
@@ -174,58 +103,12 @@ def scaled_by_attribute(m: Any, x: Tensor) -> Tensor:
     return _ScaledByAttribute.apply(m.f(x), m)  # type: ignore[no-any-return]  # torch gives it no type
 
 
-def normed(wrap: Wrap, *last: nn.Module) -> Wrap:
-    # There is no bias before BatchNorm, because its gradient is zero up to rounding.
-    return lambda f: wrap(nn.Sequential(*f[:2], nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4), *last))
-
-
 def plainly(f: nn.Module) -> nn.Module:
     return f
 
 
 def dropping(f: nn.Module) -> nn.Module:
     return nn.Sequential(f, nn.Dropout(0.3))
-
-
-def spectral(f: nn.Module) -> nn.Module:
-    return nn.Sequential(f, parametrizations.spectral_norm(nn.Linear(4, 4)))
-
-
-class Streams(nn.Module):
-    """A first stage whose second stream shares memory with another tensor, or is a copy of it."""
-
-    def __init__(self, kind: str, *, copied: bool) -> None:
-        super().__init__()
-        self.kind, self.copied = kind, copied
-        self.linear, self.wide = nn.Linear(3, 4), nn.Linear(3, 8)
-        self.query = nn.Parameter(torch.ones(4))
-        self.whole = nn.Parameter(torch.ones(5, 4))
-        self.register_buffer("mean", torch.zeros(5, 4))
-        self.scratch = torch.zeros(5, 4, dtype=torch.float64)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.linear(x)
-        if self.kind == "view of a parameter":
-            second = self.query.expand(len(x), -1)
-        elif self.kind == "parameter":
-            second = self.whole
-        elif self.kind == "buffer":
-            with torch.no_grad():
-                self.mean = self.mean if self.mean.dtype is h.dtype else self.mean.to(h.dtype)
-            second = self.mean
-        elif self.kind == "memory of an attribute":
-            self.scratch.copy_(x[:, :1].detach().expand(-1, 4))
-            second = self.scratch
-        elif self.kind == "both the same":
-            second = h
-        else:
-            h, second = self.wide(x).chunk(2, 1)
-        return h, second.clone() if self.copied else second
-
-
-def aliased(kind: str, *, copied: bool) -> list[Stage]:
-    torch.manual_seed(1)
-    return [BufferedStage(Streams(kind, copied=copied)).double(), *network()[1:]]
 
 
 def tied(untie: bool = False) -> Wrap:
@@ -259,23 +142,12 @@ def strained(m: Any, x: Tensor) -> Tensor:
     return x * stress
 
 
-def frozen() -> nn.Parameter:
-    return nn.Parameter(torch.ones(4), requires_grad=False)
-
-
 def above_frozen_embedding() -> list[Stage]:
     """Return a network with a frozen embedding whose output requires a gradient, as in `peft`."""
     net, table = network(), nn.Embedding(2, 4).requires_grad_(False)
     table.register_forward_hook(lambda _module, _inputs, output: output.requires_grad_())
     embedding = computing(lambda m, x: m.f(m.table((x > 0).long())[:, 0]), table=lambda: table)
     return [BufferedStage(embedding(nn.Sequential(nn.Linear(4, 4), DuplicateStreams()))).double(), *net[1:]]
-
-
-def closing(f: nn.Module) -> nn.Module:
-    """Return a module with a closure that refers to the module, which a copy does not."""
-    module = computing(lambda m, x: m.compute_by_closure(x))(f)
-    module.compute_by_closure = lambda x: module.f(x)
-    return module
 
 
 def cached(cache: dict[int, Tensor], m: Any, x: Tensor) -> Tensor:
@@ -349,10 +221,6 @@ def remembering(m: Any, x: Tensor) -> Tensor:
         m.count += 1
         m.mean = 0.5 * m.mean + 0.5 * x.detach().mean()
     return torch.tanh(m.f(x) * m.scale) * m.mask
-
-
-def buffer(*values: float) -> Callable[[], nn.Buffer]:
-    return lambda: nn.Buffer(torch.tensor(values[0] if len(values) == 1 else values))
 
 
 def with_an_attribute() -> nn.Parameter:
@@ -484,13 +352,6 @@ def returning_a_constant() -> list[Stage]:
     net, constant = network(), torch.full((4, 4), 0.01, dtype=torch.float64)
     net[1].get_parameter("residual.0.weight").register_hook(lambda _: constant)
     return net
-
-
-def sharing_frozen() -> list[Stage]:
-    """Return a network whose stages share a frozen module."""
-    torch.manual_seed(0)  # `network` does so later
-    shared = nn.Linear(4, 4).requires_grad_(False)
-    return network(lambda f: nn.Sequential(f, nn.Tanh(), shared))
 
 
 def around(wrap: Wrap) -> Make:
@@ -794,96 +655,6 @@ def test_external_gradient_change_raises(method: Method, k: int) -> None:
 # --- constructs that are refused ---------------------------------------------------------------------------------
 
 
-def counting(m: Any, x: Tensor) -> Tensor:
-    m.count += 1
-    return m.f(x) if m.count < 1000 else x
-
-
-def counting_in_a_list(m: Any, x: Tensor) -> Tensor:
-    m.calls[0] += 1
-    return m.f(x) * m.calls[0]
-
-
-def scaling(m: Any, x: Tensor) -> Tensor:
-    m.scale *= 1.01
-    return m.f(x) * m.scale
-
-
-def renormalising(m: Any, x: Tensor) -> Tensor:
-    """Read running statistics only after many evaluations, like batch renormalisation."""
-    y = m.f(x) * (1 + m.mean * (1e-4 * m.count - 0.1).clamp(0, 1))
-    with torch.no_grad():
-        m.mean.lerp_(x.mean(), 0.1)
-        m.count += 1
-    return y
-
-
-def tracking_with_gradients(m: Any, x: Tensor) -> Tensor:
-    """Track statistics only in the evaluation that records a graph, as wrappers of checkpoints do."""
-    if torch.is_grad_enabled():
-        m.mean.lerp_(x.detach().mean(), 0.1)
-    return m.f(x)
-
-
-def annealed(m: Any, x: Tensor) -> Tensor:
-    """Scale only the gradient, by a number of evaluations."""
-    m.count += 1
-    y = m.f(x)
-    return y.detach() + (y - y.detach()) / (1 + m.count)
-
-
-def normalising(m: Any, x: Tensor) -> Tensor:
-    """Scale only the gradient, by running statistics of several elements."""
-    y = m.f(x)
-    m.scale = 0.9 * m.scale + 0.1 * x.detach().square().mean(0)
-    return y.detach() + (y - y.detach()) / (1 + m.scale)
-
-
-def remembered(m: Any, x: Tensor) -> Tensor:
-    """Keep the result of every input."""
-    key = x.detach().numpy().tobytes()
-    if key not in m.results[0]:
-        m.results[0][key] = m.f(x)
-    return m.results[0][key]
-
-
-def rarely(m: Any, x: Tensor) -> Tensor:
-    """Draw from a private generator that is given by position."""
-    return m.f(x) * (1 + torch.poisson(torch.full((), 1e-3, dtype=x.dtype), m.generators[0]))
-
-
-@torch.no_grad()
-def decay(tensor: Tensor) -> None:
-    tensor.mul_(0.9)
-
-
-#: Residual functions with side effects or hidden state.
-IMPURE: dict[str, Wrap] = {
-    "python": computing(lambda m, x: m.f(x) if random.random() < 0.999 else 0 * x),
-    "python_layer": computing(lambda m, x: m.f(x) if random.random() > 0.8 else x),  # reads weights or not
-    "numpy_global": computing(lambda m, x: m.f(x) * float(np.random.rand() < 0.999)),
-    "numpy_own": computing(
-        lambda m, x: m.f(x) * float(m.numpy.random() < 0.999), numpy=lambda: np.random.default_rng(0)
-    ),
-    "torch_own": computing(
-        lambda m, x: m.f(x) * torch.bernoulli(torch.tensor(0.999), generator=m.generator),
-        generator=lambda: torch.Generator().manual_seed(0),
-    ),
-    "counter": computing(counting, count=lambda: 0),
-    "counter_of_gradients": computing(annealed, count=lambda: 0),
-    "buffer_of_gradients": computing(normalising, scale=buffer(1.0, 1.0, 1.0, 1.0)),
-    "hidden_counter": computing(counting_in_a_list, calls=lambda: [0]),
-    "buffer": computing(scaling, scale=buffer(1.0)),
-    "buffer_later": computing(renormalising, mean=buffer(0.0), count=buffer(0)),
-    "with_gradients": computing(tracking_with_gradients, mean=buffer(0.0)),
-    "results": computing(remembered, results=lambda: [{}]),
-    "rare": computing(rarely, generators=lambda: [torch.Generator().manual_seed(0)]),
-    "frozen": computing(lambda m, x: decay(m.teacher) or m.f(x), teacher=frozen),
-    "frozen_data": computing(lambda m, x: decay(m.teacher.data) or m.f(x), teacher=frozen),
-    "trained": computing(lambda m, x: decay(m.f[0].weight.data) or m.f(x)),
-}
-
-
 @pytest.mark.parametrize("kind", ["python", "numpy_global", "numpy_own", "torch_own", "counter"])
 def test_impure_functions_train_if_they_are_not_evaluated_again(kind: str) -> None:
     random.seed(0)  # with these seeds no draw is above 0.999
@@ -901,78 +672,10 @@ def test_buffer_that_a_later_forward_writes_raises_with_stage_and_remedy() -> No
     assert place == "in backward 1 of stage 2"
 
 
-class Drawing(nn.Module):
-    """Dropout that lets another thread draw at the first evaluation."""
-
-    threads: Sequence[Any] = (True,)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.threads:
-            thread = threading.Thread(target=torch.rand, args=(7,))
-            thread.start()
-            thread.join()
-            self.threads = ()
-        return F.dropout(x, 0.5)
-
-
-def halve_in_numpy(m: Any, x: Tensor) -> Tensor:
-    x.detach().numpy()[...] *= 0.5
-    return m.f(x)
-
-
-#: Functions that write to their input, which autograd does not see.
-UNTRACKED: dict[str, Wrap] = {
-    "data": computing(lambda m, x: m.f(x.data.clamp_(-0.1, 0.1) + 0 * x)),
-    "numpy": computing(halve_in_numpy),
-}
-#: Functions with parameters in attributes that nn.Module does not search.
-UNREGISTERED: dict[str, Wrap] = {
-    "list": computing(lambda m, x: m.f(m.layers[0](x)), layers=lambda: [nn.Linear(4, 4).double()]),
-    "dict": computing(lambda m, x: m.f(x * m.raw["w"]), raw=lambda: {"w": nn.Parameter(torch.ones(4).double())}),
-    "later": computing(
-        lambda m, x: m.f(x * m.raw.setdefault("w", torch.ones(4, dtype=x.dtype, requires_grad=True))), raw=dict
-    ),
-}
-
-
-def reading_past_modules() -> list[Stage]:
-    """Return a network that reads parameters through a list."""
-    stages = network(computing(lambda m, x: m.f(x * m.listed[0]), scale=vector))
-    for stage in stages[1:3]:
-        stage.function.listed = [stage.function.scale]
-    return stages
-
-
-def reading_data() -> list[Stage]:
-    """Return a network that reads memory of parameters through buffers."""
-    stages = network(computing(lambda m, x: m.f(x * m.scale + m.data), scale=vector))
-    for stage in stages[1:3]:
-        stage.function.register_buffer("data", stage.function.scale.data, persistent=False)
-    return stages
-
-
 @pytest.mark.parametrize("make", [reading_past_modules, reading_data])
 def test_parameters_read_past_modules_are_exact_if_weights_are_not_replaced(make: Make) -> None:
     for method in set(methods.ALL) - set(REPLACING):
         assert_same(gradients(make(), method), plain_gradients(make(), batches(6)))
-
-
-def past_the_streams(keeper: int, user: int, kept: Callable[[Any, Any], Any]) -> list[Stage]:
-    """Return a network in which a stage keeps a value of its input x and output y, which another stage reads."""
-    store: dict[str, Any] = {"h": 0.0}
-
-    def keep(m: Any, x: Any) -> Any:
-        y = m.f(x)
-        store["h"] = kept(x, y)
-        return y
-
-    stages = network()
-    for number, compute in (
-        (keeper, keep),
-        (user, lambda m, x: m.f(x + torch.as_tensor(store["h"]))),
-    ):
-        stages[number] = type(stages[number])(computing(compute)(stages[number].function))
-    return stages
 
 
 #: Values that a stage keeps of its input x and output y. Plain autograd has no gradient of the first six.

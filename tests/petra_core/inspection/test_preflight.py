@@ -14,8 +14,10 @@ from petra_core import HeadStage, Stage, merge, methods, models, prediction
 from petra_core.methods import Method
 from petra_core.optimizers import sgd
 from tests.compare import assert_bitwise_equal
-from tests.petra_core.test_user_modules import IMPURE, UNREGISTERED, batches, closing, network
+from tests.constructs import closing
+from tests.refused import IMPURE, UNREGISTERED
 from tests.toys import computing
+from tests.user_networks import batches, network
 
 X, Y = batches(1)[0]
 
