@@ -1,5 +1,6 @@
 """Write records with made-up numbers through the records API, for tests of their readers."""
 
+import dataclasses
 import json
 import math
 import random
@@ -11,10 +12,12 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import Cell, ComplexityCell, TrainingCell
 from reproduce.data.manifest import built_in
+from reproduce.drawing.timeline import Event, Timeline
 from reproduce.grids import recipes
 from reproduce.grids.plans.table1 import chains
 from reproduce.measures.complexity import measure_complexity
 from reproduce.records import volumes
+from reproduce.records.benchmarks import Benchmark, Comparison, Series
 from reproduce.records.record import Record, Run
 from reproduce.records.storage import write_json
 
@@ -174,3 +177,67 @@ def write(
                         accuracy = 97.5 - 0.1 * k + noise.uniform(-0.8, 0.8)
                         train(cell, root, accuracy, code=DIRTY if seed else CLEAN, patch=PATCH if seed else "")
     measure(root, accumulations[:1])
+
+
+FAST, SLOW, MEMORY = "fast", "slow", "memory"
+RATE = "throughput"
+FASTER = Comparison("track", RATE, FAST, SLOW)
+
+
+def benchmark(*comparisons: Comparison, name: str = "race", patch: str = "") -> Benchmark:
+    """Return a benchmark with ratios fast / slow of 2, 3, 4 within the rounds; medians give 300 / 20 = 15."""
+    return Benchmark(
+        name=name,
+        title="A race",
+        about="Two run.",
+        command="python -m benchmarks.race --laps 3",
+        setting={"laps": 3, "quick": False},
+        series=(
+            Series("track", FAST, RATE, "laps/s", (20.0, 300.0, 400.0)),
+            Series("track", SLOW, RATE, "laps/s", (10.0, 100.0, 100.0)),
+            Series("track", FAST, MEMORY, "MB", (5.0,)),
+            Series("track", FAST, MEMORY, "MB", (0.0, 7.0), at=2),
+        ),
+        comparisons=comparisons,
+        notes=("It rained.",),
+        timelines={"a lap": Timeline((Event(1, ("F", 2, 3), 0.25, 0.5),), 2)},
+        environment=ENVIRONMENT,
+        code=CLEAN,
+        patch=patch,
+        load=(0.5, 1.5),
+        date="2026-01-02",
+    )
+
+
+def with_slow(*values: float) -> Benchmark:
+    slow = Series("track", SLOW, RATE, "laps/s", values)
+    return dataclasses.replace(benchmark(FASTER), series=(benchmark().series[0], slow))
+
+
+def timed_stages(forwards: list[float], update: float = 0.0) -> dict[str, Any]:
+    """Return a result in which a backward takes twice a forward, and the update of every stage takes `update`."""
+    last = len(forwards) - 1
+
+    def times(seconds: float) -> dict[str, float]:
+        return {"median": seconds, "lowest": seconds, "highest": 2 * seconds}
+
+    rows = [
+        {
+            "stage": stage,
+            "invertible": stage not in (0, last),
+            "parameters": 4000,
+            "bytes_up": 0 if stage == last else 10**6,
+            "bytes_down": 0 if stage == 0 else 2 * 10**6,
+            "forward": times(seconds),
+            "backward": times(2 * seconds),
+            "update": times(update),
+        }
+        for stage, seconds in enumerate(forwards)
+    ]
+    return {"stages": rows, "load": [0.5, 1.5], "cores": 2}
+
+
+def snapshot(root: Path) -> dict[str, bytes]:
+    """Return all files below a folder, except locks."""
+    ours = (file for file in root.rglob("*") if file.is_file() and file.name not in ("record.lock", "record.lease"))
+    return {str(file.relative_to(root)): file.read_bytes() for file in ours}

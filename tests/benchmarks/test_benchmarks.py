@@ -12,16 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks import (
-    bdia,
-    forward_gradients,
-    memory,
-    pipelining,
-    recording,
-    tick,
-    timeline,
-    timings,
-)
+from benchmarks import bdia, forward_gradients, memory, pipelining, recording, tick, timeline, timings
 from benchmarks.arguments import network
 from benchmarks.peers import __main__ as peers
 from benchmarks.recording import Recorder, command

@@ -11,7 +11,7 @@ import torch
 from benchmarks import memory
 from petra_core import MemoryReport, methods
 from reproduce.records.benchmarks import LARGEST_FOUND, Series, read
-from tests.reproduce.records.test_benchmark_records import benchmark as a_race
+from tests.fake_records import benchmark as a_race
 
 CHAIN = memory.MemoryRun("chain4", width=8, size=16, batch=16, accumulation=1, method="PETRA", device="cpu", threads=1)
 

@@ -16,7 +16,7 @@ from benchmarks.peers.contestants import CONTESTANTS, Contestant
 from benchmarks.recording import Recorder
 from reproduce.exhibits import benchmarks
 from reproduce.records.benchmarks import Series
-from tests.reproduce.records.test_benchmark_records import benchmark as a_race
+from tests.fake_records import benchmark as a_race
 from tests.sections import of_benchmarks, tables
 
 CHAIN = measures.PeerSetting("chain4", 2, 8, 2, 1)

@@ -52,15 +52,7 @@ from tests import toys
 from tests.constructs import spectral
 from tests.messages import message_of_expression, rewrite
 from tests.own_networks import cnn
-from tests.refused import (
-    IMPURE,
-    UNREGISTERED,
-    UNTRACKED,
-    Drawing,
-    past_the_streams,
-    reading_data,
-    reading_past_modules,
-)
+from tests.refused import IMPURE, UNREGISTERED, UNTRACKED, Drawing, past_the_streams, reading_data, reading_past_modules
 from tests.toys import computing
 from tests.user_networks import RECOMPUTING, REPLACING, batches, head, made, network, residual, step
 from tests.user_networks import sgd as plain_sgd

@@ -61,13 +61,12 @@ from reproduce.records import reading, results
 from reproduce.records.benchmarks import Comparison, Series, write
 from tests import fake_records, toys, transformers
 from tests.example_cells import COMPLEXITY, FORWARD, LANGUAGE, PROBED, TRAINING
+from tests.fake_records import benchmark, snapshot, with_slow
 from tests.messages import message_of_expression, rewrite
 from tests.reproduce.cells import test_own
 from tests.reproduce.data.test_imagenet32 import GOOD, stored
 from tests.reproduce.data.test_manifest import MANIFEST
 from tests.reproduce.forward_gradients import test_forward_gradients as forward
-from tests.reproduce.records.test_benchmark_records import benchmark, with_slow
-from tests.reproduce.records.test_records import snapshot
 
 FILE = Path(__file__).with_name("errors.txt")
 #: Functions that start the work of a command.

@@ -9,7 +9,7 @@ from reproduce.grids import scales
 from reproduce.grids.plans import bdia as plan
 from reproduce.records import benchmarks
 from tests import fake_records
-from tests.reproduce.records.test_benchmark_records import benchmark
+from tests.fake_records import benchmark
 from tests.sections import situation
 
 REACHED = {"ViT": 60.0, "RevViT": 58.0, "BDIA-ViT": 61.0, "BDIA-ViT without quantiser": 61.5}

@@ -8,8 +8,7 @@ from reproduce.exhibits import benchmarks, schedules
 from reproduce.presentation.content import Figure
 from reproduce.records.benchmarks import Comparison, Series, write
 from tests import sections
-from tests.fake_records import ENVIRONMENT, PATCH
-from tests.reproduce.records.test_benchmark_records import FAST, FASTER, RATE, SLOW, benchmark
+from tests.fake_records import ENVIRONMENT, FAST, FASTER, PATCH, RATE, SLOW, benchmark
 
 DELAYED, PETRA = methods.DELAYED_GRADIENTS.title, methods.PETRA.title
 

@@ -10,7 +10,7 @@ from reproduce.grids import recipes, scales
 from reproduce.grids.plans import forward_gradients as plan
 from reproduce.records import benchmarks
 from tests import fake_records, sections
-from tests.reproduce.records.test_benchmark_records import benchmark
+from tests.fake_records import benchmark
 
 AXES = ("target", "guess", "space", "scaling", "derivative", "auxiliary")
 

@@ -10,8 +10,8 @@ from reproduce.exhibits import pareprop
 from reproduce.presentation.content import Role
 from reproduce.published import Mark, pareprop_row
 from reproduce.records.benchmarks import Benchmark, read
+from tests.fake_records import benchmark
 from tests.golden.dump import COMMITTED
-from tests.reproduce.records.test_benchmark_records import benchmark
 from tests.sections import entries, of_benchmarks, table, tables
 
 rendered = partial(of_benchmarks, pareprop.EXHIBIT)

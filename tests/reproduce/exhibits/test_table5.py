@@ -1,7 +1,6 @@
 """Test Table 5: arithmetic on invented stage costs, and texts that name what is modelled."""
 
 from pathlib import Path
-from typing import Any
 
 from reproduce.cells.kinds import StageCostCell
 from reproduce.exhibits import table5
@@ -9,29 +8,6 @@ from reproduce.grids.plans import PLANS
 from tests import fake_records, sections
 
 FOUR = [0.1, 0.4, 0.2, 0.1, *[0.0] * 6]  # forward times of RevNet-18's ten stages, only four of which cost anything
-
-
-def made_up(forwards: list[float], update: float = 0.0) -> dict[str, Any]:
-    """Return a result in which a backward takes twice a forward, and the update of every stage takes `update`."""
-    last = len(forwards) - 1
-
-    def times(seconds: float) -> dict[str, float]:
-        return {"median": seconds, "lowest": seconds, "highest": 2 * seconds}
-
-    rows = [
-        {
-            "stage": stage,
-            "invertible": stage not in (0, last),
-            "parameters": 4000,
-            "bytes_up": 0 if stage == last else 10**6,
-            "bytes_down": 0 if stage == 0 else 2 * 10**6,
-            "forward": times(seconds),
-            "backward": times(2 * seconds),
-            "update": times(update),
-        }
-        for stage, seconds in enumerate(forwards)
-    ]
-    return {"stages": rows, "load": [0.5, 1.5], "cores": 2}
 
 
 def cells(scale: str) -> list[StageCostCell]:
@@ -46,22 +22,22 @@ def narrow_networks_on_a_gpu(root: Path) -> None:
     """
     gpu = {**fake_records.ENVIRONMENT, "device": "A GPU", "threads": 2}
     revnet18, revnet34, *_ = cells("smoke")
-    fake_records.begin(revnet18, root, environment=gpu).finish(made_up(FOUR))
-    fake_records.begin(revnet34, root).finish(made_up([0.2, *[0.1] * 17]))
+    fake_records.begin(revnet18, root, environment=gpu).finish(fake_records.timed_stages(FOUR))
+    fake_records.begin(revnet34, root).finish(fake_records.timed_stages([0.2, *[0.1] * 17]))
 
 
 @sections.situation(table5.EXHIBIT, "table5")
 def one_network_of_the_papers_size(root: Path) -> None:
     """The largest scale is compared with the published speed-up. The verdict stays open: modelled is not measured."""
-    fake_records.begin(cells("smoke")[0], root).finish(made_up(FOUR))
-    fake_records.begin(cells("paper")[0], root).finish(made_up([0.1] * 10))
+    fake_records.begin(cells("smoke")[0], root).finish(fake_records.timed_stages(FOUR))
+    fake_records.begin(cells("paper")[0], root).finish(fake_records.timed_stages([0.1] * 10))
 
 
 @sections.situation(table5.EXHIBIT, "none")
 def two_networks_of_the_papers_size(root: Path) -> None:
     """The sentence says that the published speed-up falls with J."""
     for cell, stages in zip(cells("paper"), (10, 18), strict=False):
-        fake_records.begin(cell, root).finish(made_up([0.1] * stages))
+        fake_records.begin(cell, root).finish(fake_records.timed_stages([0.1] * stages))
 
 
 @sections.situation(table5.EXHIBIT)

@@ -22,8 +22,8 @@ from reproduce.measures import held_memory, stage_costs
 from reproduce.modelling import network
 from reproduce.modelling.peak_memory import find_peaks
 from reproduce.modelling.simulation import Link
+from tests.fake_records import timed_stages
 from tests.messages import compare
-from tests.reproduce.exhibits.test_table5 import made_up
 
 CELL = dataclasses.replace(
     recipes.cell("smoke", method=methods.PETRA, accumulation=2), model="chain2", stem="stride1", width=4
@@ -33,7 +33,7 @@ CELL = dataclasses.replace(
 @pytest.fixture
 def costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the costs of four stages, of which the first takes as long as the others together."""
-    monkeypatch.setattr(stage_costs, "time_stages", lambda *arguments: made_up([3.0, 1.0, 1.0, 1.0])["stages"])
+    monkeypatch.setattr(stage_costs, "time_stages", lambda *arguments: timed_stages([3.0, 1.0, 1.0, 1.0])["stages"])
 
 
 def test_measured_costs_give_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:

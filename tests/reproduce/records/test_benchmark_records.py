@@ -5,57 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from reproduce.drawing.timeline import Event, Timeline
 from reproduce.exhibits import benchmarks
 from reproduce.presentation.content import Role
-from reproduce.records.benchmarks import (
-    Benchmark,
-    Comparison,
-    Series,
-    read,
-    read_all,
-    spread,
-    write,
-)
+from reproduce.records.benchmarks import read, read_all, spread, write
 from reproduce.records.run import RecordError
-from tests.fake_records import CLEAN, ENVIRONMENT, PATCH
+from tests.fake_records import FASTER, PATCH, benchmark
 from tests.sections import made
-
-FAST, SLOW, MEMORY = "fast", "slow", "memory"
-RATE = "throughput"
-
-
-def benchmark(*comparisons: Comparison, name: str = "race", patch: str = "") -> Benchmark:
-    """Return a benchmark with ratios fast / slow of 2, 3, 4 within the rounds; medians give 300 / 20 = 15."""
-    return Benchmark(
-        name=name,
-        title="A race",
-        about="Two run.",
-        command="python -m benchmarks.race --laps 3",
-        setting={"laps": 3, "quick": False},
-        series=(
-            Series("track", FAST, RATE, "laps/s", (20.0, 300.0, 400.0)),
-            Series("track", SLOW, RATE, "laps/s", (10.0, 100.0, 100.0)),
-            Series("track", FAST, MEMORY, "MB", (5.0,)),
-            Series("track", FAST, MEMORY, "MB", (0.0, 7.0), at=2),
-        ),
-        comparisons=comparisons,
-        notes=("It rained.",),
-        timelines={"a lap": Timeline((Event(1, ("F", 2, 3), 0.25, 0.5),), 2)},
-        environment=ENVIRONMENT,
-        code=CLEAN,
-        patch=patch,
-        load=(0.5, 1.5),
-        date="2026-01-02",
-    )
-
-
-def with_slow(*values: float) -> Benchmark:
-    slow = Series("track", SLOW, RATE, "laps/s", values)
-    return dataclasses.replace(benchmark(FASTER), series=(benchmark().series[0], slow))
-
-
-FASTER = Comparison("track", RATE, FAST, SLOW)
 
 
 def test_benchmark_record_round_trip(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from reproduce.records.merging import Decision
 from reproduce.records.record import Record, RecordError
 from reproduce.records.results import Results
 from tests import fake_records
+from tests.fake_records import snapshot
 from tests.processes import call
-from tests.reproduce.records.test_records import snapshot
 
 ROOT = Path(__file__).resolve().parents[3]
 CELL = recipes.cell("smoke")

@@ -17,11 +17,9 @@ from reproduce.records.merging import Decision, merge
 from reproduce.records.record import Record, Status, scan
 from reproduce.records.storage import StorageFullError
 from tests import processes
-from tests.fake_records import DIRTY, PATCH, begin, complexity_cell, in_folder, train, unpack
+from tests.fake_records import DIRTY, PATCH, begin, benchmark, complexity_cell, in_folder, snapshot, train, unpack
 from tests.faults import no_room
 from tests.processes import ROOT
-from tests.reproduce.records.test_benchmark_records import benchmark
-from tests.reproduce.records.test_records import snapshot
 
 CELL = recipes.cell("smoke")
 

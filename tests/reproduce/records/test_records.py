@@ -17,6 +17,7 @@ from reproduce.records.storage import StorageFullError, write_atomically
 from tests import fake_records
 from tests.conftest import ROOT
 from tests.example_cells import TRAINING
+from tests.fake_records import snapshot
 from tests.faults import full_disk, no_room
 from tests.processes import git
 
@@ -35,12 +36,6 @@ def begun(record, epochs=0):
     for epoch in range(epochs):
         record.append({"epoch": epoch, "test_accuracy": 0.1 + 0.2 * epoch})
     return record
-
-
-def snapshot(root: Path) -> dict[str, bytes]:
-    """Return all files below a folder, except locks."""
-    ours = (file for file in root.rglob("*") if file.is_file() and file.name not in ("record.lock", "record.lease"))
-    return {str(file.relative_to(root)): file.read_bytes() for file in ours}
 
 
 def test_cell_finishing_while_read_is_not_damaged(record, monkeypatch):

@@ -20,10 +20,9 @@ from reproduce.records.record import Record, RecordError, Status, scan
 from reproduce.records.storage import StorageError
 from tests import fake_records, faults
 from tests.conftest import ROOT
-from tests.fake_records import CLEAN, DIRTY, ENVIRONMENT, PATCH, complexity_cell, finish, in_folder, train
+from tests.fake_records import CLEAN, DIRTY, ENVIRONMENT, PATCH, complexity_cell, finish, in_folder, snapshot, train
 from tests.processes import FORKED, git
 from tests.reproduce.records.test_locks import machine  # noqa: F401  # a fixture
-from tests.reproduce.records.test_records import snapshot
 
 CELL = recipes.cell("smoke")
 OTHER, THIRD = (dataclasses.replace(CELL, seed=seed) for seed in (5, 6))

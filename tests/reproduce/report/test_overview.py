@@ -5,7 +5,7 @@ from dataclasses import replace
 from reproduce.presentation.content import Finding, Role, Section
 from reproduce.records.results import Results
 from reproduce.report import overview
-from tests.reproduce.records.test_benchmark_records import benchmark
+from tests.fake_records import benchmark
 
 SECTIONS = [
     Section("provenance", "Provenance", []),
