@@ -1,15 +1,18 @@
-"""Fail or end the work of a test at any file operation: a kill, a full disk, or a file system without permission."""
+"""Simulate faults: a kill or a full disk at any file operation, and machines that lose the lease of a lock."""
 
 import errno
 import os
 import resource
 import shutil
+import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
+
+import filelock
 
 from reproduce.records import locks
 from reproduce.records.storage import StorageFullError
@@ -18,6 +21,7 @@ from reproduce.records.storage import StorageFullError
 ALLOCATING = {"open", "os.mkdir"}
 CHANGING = ALLOCATING | {"os.remove", "os.rename", "os.rmdir", "os.truncate", "os.utime"}
 Fault = Literal["kill", "full disk"]
+STALE = 1.0  # seconds until a lease is stale, instead of minutes
 
 
 def states(fault: Fault, start: Path, work: Callable[[Path], object], folder: Path) -> list[Path]:
@@ -117,3 +121,19 @@ def full_disk(room: int = 100) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def be_machine(name, stale=STALE):
+    """Make this process one of machine `name`, with short timeouts."""
+    locks.STALE_SECONDS, locks.HEARTBEAT_SECONDS = stale, stale / 5
+    locks._kernel_lock = lambda folder: filelock.FileLock(folder / f"record.lock.{name}")
+    locks._lease.cache_clear()
+    socket.gethostname = lambda: name
+
+
+def hold_as(machine, stale, folder, ready, release):
+    """Lock a folder in a process of a machine from the event `ready` until `release`."""
+    be_machine(machine, stale)
+    with locks.hold(folder):
+        ready.set()
+        release.wait()

@@ -10,7 +10,6 @@ from reproduce.records import provenance
 from reproduce.records.record import Record
 from tests import fake_records
 from tests.processes import call
-from tests.reproduce.records.test_locks import machine  # noqa: F401  # a fixture
 
 CHOSEN = ("--exhibits", "accuracy", "--models", "revnet18", "--methods", "petra,backpropagation")
 ARGUMENTS = ("run", "smoke", "--dry-run", *CHOSEN, "--jobs", "1")
@@ -79,7 +78,7 @@ def test_plan_reports_cells_that_cannot_run(root):
     assert "Nothing is left" not in text
 
 
-def test_plan_shows_lock_of_another_machine(root, machine):  # noqa: F811  # the fixture
+def test_plan_shows_lock_of_another_machine(root, machine):
     """The plan names the process and the machine that hold the lock on a cell."""
     process, release = machine(stale=1000, folder=Record.for_cell(CELLS[1], root).path)
     text = plan(root, "-v").output

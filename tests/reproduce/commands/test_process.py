@@ -11,7 +11,9 @@ from reproduce.records import locks
 from reproduce.records.locks import LockedError, holder
 from reproduce.records.record import Record
 from tests.example_cells import CHAIN
-from tests.reproduce.records.test_locks import be_machine, machine, short_times  # noqa: F401  # fixtures
+from tests.faults import be_machine
+
+pytestmark = pytest.mark.usefixtures("short_times")
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def train(tmp_path, monkeypatch):
     return call
 
 
-def test_lease_of_dead_machine_is_taken_over(train, machine):  # noqa: F811  # fixtures, imported above
+def test_lease_of_dead_machine_is_taken_over(train, machine):
     """Every new process once saw the lease for the first time, and always refused."""
     left, _ = machine("beta")
     left.kill()
@@ -55,7 +57,7 @@ def test_lease_of_dead_machine_is_taken_over(train, machine):  # noqa: F811  # f
 @pytest.mark.parametrize(
     ("name", "message"), [("beta", "on beta"), ("alpha", "another process is working on this cell")]
 )
-def test_lease_of_live_process_is_not_taken_over(train, machine, tmp_path, monkeypatch, name, message):  # noqa: F811  # fixtures, imported above
+def test_lease_of_live_process_is_not_taken_over(train, machine, tmp_path, monkeypatch, name, message):
     """No process waits for a process of this machine. The clock of the file server may be ahead."""
     monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: 0.0, monotonic=time.monotonic))
     left, _ = machine(name)

@@ -18,31 +18,10 @@ import pytest
 from reproduce.records import locks
 from reproduce.records.locks import LockedError, LockLostError, hold, holder
 from reproduce.records.storage import StorageError, StorageFullError
-from tests.faults import full_disk
-from tests.processes import FORKED, wait_for
+from tests.faults import STALE, be_machine, full_disk
+from tests.processes import FORKED, PATIENCE, wait_for
 
-STALE = 1.0  # seconds, instead of minutes
-PATIENCE = 120
-
-
-def be_machine(name, stale=STALE):
-    """Make this process one of machine `name`, with short timeouts."""
-    locks.STALE_SECONDS, locks.HEARTBEAT_SECONDS = stale, stale / 5
-    locks._kernel_lock = lambda folder: filelock.FileLock(folder / f"record.lock.{name}")
-    locks._lease.cache_clear()
-    socket.gethostname = lambda: name
-
-
-@pytest.fixture(autouse=True)
-def short_times(monkeypatch):
-    """Undo the settings of `be_machine`, and use short timeouts in this process."""
-    monkeypatch.setattr(locks, "STALE_SECONDS", STALE)
-    monkeypatch.setattr(locks, "HEARTBEAT_SECONDS", STALE / 5)
-    monkeypatch.setattr(locks, "_kernel_lock", locks._kernel_lock)
-    monkeypatch.setattr(socket, "gethostname", socket.gethostname)
-    locks._lease.cache_clear()
-    yield
-    locks._lease.cache_clear()
+pytestmark = pytest.mark.usefixtures("short_times")
 
 
 @pytest.fixture(params=[True, False], ids=["files can be exchanged", "not, as on NFS"])
@@ -56,32 +35,6 @@ def shared(request, tmp_path, monkeypatch):
 
 def assert_only_lock_files(folder):
     assert {file.name for file in folder.iterdir() if not file.name.startswith("record.lock")} <= {"record.lease"}
-
-
-def _hold(machine, stale, folder, ready, release):
-    be_machine(machine, stale)
-    with hold(folder):
-        ready.set()
-        release.wait()
-
-
-@pytest.fixture
-def machine(tmp_path):
-    """Start a process of another machine that holds a folder; return the process and the event that ends it."""
-    started = []
-
-    def start(name="beta", stale=STALE, folder=tmp_path):
-        ready, release = FORKED.Event(), FORKED.Event()
-        process = FORKED.Process(target=_hold, args=(name, stale, folder, ready, release))
-        process.start()
-        started.append(process)
-        assert ready.wait(PATIENCE)
-        return process, release
-
-    yield start
-    for process in started:
-        process.kill()
-        process.join()
 
 
 def test_lock_is_exclusive_and_leaves_no_lease(tmp_path):
@@ -135,7 +88,7 @@ def test_dead_machine_lock_is_taken_over_after_timeout(shared, machine):
             return [lock.taken_from]
 
     started = time.monotonic()
-    [taken_from] = wait_for(as_a_worker_asks, PATIENCE)
+    [taken_from] = wait_for(as_a_worker_asks)
     assert time.monotonic() - started >= STALE, "a machine that was only slow had no chance"
     assert (taken_from.host, taken_from.process) == ("beta", process.pid)
 
@@ -322,7 +275,7 @@ def test_unreadable_lease_is_taken_over_when_stale(shared):
             return [held.taken_from]
 
     for folder in folders:
-        [taken_from] = wait_for(lambda folder=folder: take(folder), PATIENCE)
+        [taken_from] = wait_for(lambda folder=folder: take(folder))
         assert time.monotonic() - started >= 0.9 * STALE, "a slow holder had no chance"
         assert taken_from.host == ""
         assert_only_lock_files(folder)

@@ -22,7 +22,6 @@ from tests import fake_records, faults
 from tests.conftest import ROOT
 from tests.fake_records import CLEAN, DIRTY, ENVIRONMENT, PATCH, complexity_cell, finish, in_folder, snapshot, train
 from tests.processes import FORKED, git
-from tests.reproduce.records.test_locks import machine  # noqa: F401  # a fixture
 
 CELL = recipes.cell("smoke")
 OTHER, THIRD = (dataclasses.replace(CELL, seed=seed) for seed in (5, 6))
@@ -416,7 +415,7 @@ def test_several_processes_append_to_one_volume(tmp_path):
     assert [folder.name for folder in (tmp_path / "live").iterdir()] == [".volumes"]
 
 
-def test_held_volumes_are_waited_for_and_lost_lock_stops(tmp_path, monkeypatch, machine):  # noqa: F811  # the fixture
+def test_held_volumes_are_waited_for_and_lost_lock_stops(tmp_path, monkeypatch, machine):
     """Publishing waits for the holder of the volumes, and stops without changes if its lock is lost."""
     monkeypatch.setattr(volumes, "PATIENCE_SECONDS", 0.5)
     record = in_folder(train(CELL, tmp_path, 95.0))
