@@ -1,5 +1,7 @@
 """Make small data sets in the real formats, from random or photographed pixels."""
 
+import hashlib
+import io
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -15,7 +17,7 @@ from reproduce.cells.catalogue import Dataset
 from reproduce.data.beton import Beton, JpegFiles
 from reproduce.data.crops import Integers
 from reproduce.data.loader import Batch
-from reproduce.data.manifest import SPLITS, Findings, Manifest, Options
+from reproduce.data.manifest import SPLITS, Findings, Manifest, Options, Split, Written
 from reproduce.data.prepare import prepare
 from reproduce.data.sample_hash import sample_order
 from reproduce.data.small_images import SmallImages
@@ -134,3 +136,22 @@ def assert_same_batches(one: Iterable[Batch], other: Iterable[Batch]) -> None:
     for (x, y), (expected_x, expected_y) in zip(one, other, strict=True):
         assert torch.equal(x, expected_x)
         assert torch.equal(y, expected_y)
+
+
+#: The arrays of a batch file of ImageNet32.
+ARRAYS = {"data": random_pixels(4), "labels": np.array([1, 1000, 500, 1]), "mean": np.full(3072, 127.5)}
+
+
+def batch_file(change, save=np.savez):
+    """Return a batch file of ImageNet32 with `ARRAYS`, except for some."""
+    out = io.BytesIO()
+    save(out, **{name: array for name, array in {**ARRAYS, **change}.items() if array is not None})
+    return out.getvalue()
+
+
+FINDINGS = Findings(
+    splits={"train": Split(3, (1, 2)), "test": Split(2, (1, 1))}, mean=(0.1, 0.2, 1 / 3), deviation=(0.25, 0.25, 0.5)
+)
+CONTENTS = {"train.beton": b"training", "test.beton": b"test"}
+FILES = {name: Written(bytes=len(c), sha256=hashlib.sha256(c).hexdigest()) for name, c in CONTENTS.items()}
+MANIFEST = Manifest(dataset="cifar10", source="there", findings=FINDINGS, reason="", files=FILES)

@@ -61,11 +61,10 @@ from reproduce.records import reading, results
 from reproduce.records.benchmarks import Comparison, Series, write
 from tests import fake_records, toys, transformers
 from tests.example_cells import COMPLEXITY, FORWARD, LANGUAGE, PROBED, TRAINING
+from tests.fake_data import ARRAYS, MANIFEST, batch_file
 from tests.fake_records import benchmark, snapshot, with_slow
 from tests.messages import message_of_expression, rewrite
-from tests.reproduce.cells import test_own
-from tests.reproduce.data.test_imagenet32 import GOOD, stored
-from tests.reproduce.data.test_manifest import MANIFEST
+from tests.own_networks import write_module
 from tests.reproduce.forward_gradients import test_forward_gradients as forward
 
 FILE = Path(__file__).with_name("errors.txt")
@@ -85,7 +84,7 @@ TWO = torch.randn(3, 2), torch.zeros(3, dtype=torch.int64)  # a micro-batch with
 def build(function: str) -> None:
     """Build a network of a user's module, `users`."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(sys, "path", [folder, *sys.path]):
-        test_own.write(Path(folder), "users")
+        write_module(Path(folder), "users")
         own.build(function)
 
 

@@ -1,6 +1,5 @@
 """Test ImageNet32 in its real format, and errors in its files."""
 
-import io
 import pickle
 import random
 from pathlib import Path
@@ -11,16 +10,7 @@ import pytest
 from reproduce.data import imagenet32
 from reproduce.data.errors import DataError
 from tests import fake_data
-from tests.fake_data import contents, random_pixels
-
-GOOD = {"data": random_pixels(4), "labels": np.array([1, 1000, 500, 1]), "mean": np.full(3072, 127.5)}
-
-
-def stored(change, save=np.savez):
-    """Write a batch file like `GOOD`, except for some arrays."""
-    out = io.BytesIO()
-    save(out, **{name: array for name, array in {**GOOD, **change}.items() if array is not None})
-    return out.getvalue()
+from tests.fake_data import ARRAYS, batch_file, contents, random_pixels
 
 
 def test_batches_become_one_training_set_with_labels_from_0(tmp_path):
@@ -66,8 +56,8 @@ def test_changed_pixel_is_detected_by_the_mean_image(tmp_path):
 @pytest.mark.parametrize(("save", "dtype"), [(np.savez, np.uint16), (np.savez_compressed, np.dtype(">i4"))])
 def test_arrays_of_any_storage_are_read(save, dtype):
     """Compressed archives and labels of any integer type give the same batch."""
-    batch = imagenet32.read_batch(stored({"labels": GOOD["labels"].astype(dtype)}, save), Path("val_data.npz"))
-    np.testing.assert_array_equal(batch.pixels.reshape(4, -1), GOOD["data"])
+    batch = imagenet32.read_batch(batch_file({"labels": ARRAYS["labels"].astype(dtype)}, save), Path("val_data.npz"))
+    np.testing.assert_array_equal(batch.pixels.reshape(4, -1), ARRAYS["data"])
     assert batch.labels.tolist() == [0, 999, 499, 0]
 
 
@@ -83,7 +73,10 @@ class Evil:
 
 def test_pickles_are_never_executed(tmp_path):
     """A pickle in place of an archive or inside it raises a DataError and is not executed."""
-    for content in (pickle.dumps(Evil(tmp_path / "ran")), stored({"labels": np.array(Evil(tmp_path / "ran"))})):
+    for content in (
+        pickle.dumps(Evil(tmp_path / "ran")),
+        batch_file({"labels": np.array(Evil(tmp_path / "ran"))}),
+    ):
         with pytest.raises(DataError, match=r"not a complete numpy archive \(.*(not a zip file|allow_pickle=False)"):
             imagenet32.read_batch(content, Path("val_data.npz"))
     assert not (tmp_path / "ran").exists()
@@ -92,7 +85,7 @@ def test_pickles_are_never_executed(tmp_path):
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_flipped_bits_give_same_batch_or_error(save):
     """Every array has a checksum in the archive. Only times and unread bits have none."""
-    content = stored({"data": GOOD["data"] // 64}, save)
+    content = batch_file({"data": ARRAYS["data"] // 64}, save)
     whole, refused = imagenet32.read_batch(content, Path("val_data.npz")), 0
     places = random.Random(0).sample(range(len(content)), 200)
     for place in [*places, *range(150), *range(len(content) - 300, len(content))]:

@@ -8,16 +8,8 @@ import pytest
 
 from reproduce.cells.catalogue import CIFAR10
 from reproduce.data import manifest
-from reproduce.data.manifest import Findings, Manifest, Split, Written
-
-FINDINGS = Findings(
-    splits={"train": Split(3, (1, 2)), "test": Split(2, (1, 1))}, mean=(0.1, 0.2, 1 / 3), deviation=(0.25, 0.25, 0.5)
-)
-CONTENTS = {"train.beton": b"training", "test.beton": b"test"}
-
-
-FILES = {name: Written(bytes=len(c), sha256=hashlib.sha256(c).hexdigest()) for name, c in CONTENTS.items()}
-MANIFEST = Manifest(dataset="cifar10", source="there", findings=FINDINGS, reason="", files=FILES)
+from reproduce.data.manifest import Split
+from tests.fake_data import CONTENTS, MANIFEST
 
 
 @pytest.fixture
@@ -38,7 +30,7 @@ def test_manifest_round_trip_and_provenance(made, tmp_path):
     provenance = made.provenance()
     assert provenance["files"]["train.beton"] == hashlib.sha256(b"training").hexdigest()
     assert "there" not in json.dumps(provenance)
-    other = dataclasses.replace(made, findings=dataclasses.replace(FINDINGS, deviations=("9 test images",)))
+    other = dataclasses.replace(made, findings=dataclasses.replace(MANIFEST.findings, deviations=("9 test images",)))
     assert not other.official
     assert not other.provenance()["official"]
 
