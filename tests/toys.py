@@ -221,3 +221,26 @@ def complex_network() -> list[Stage]:
     first = computing(fourier, scale=lambda: scale, shift=lambda: shift)
     head = computing(magnitudes)(nn.Linear(108, CLASSES))
     return [BufferedStage(first()).double(), HeadStage(head).double()]
+
+
+def convolutions(norm: bool = True) -> list[Stage]:
+    """Make three blocks and a head; without norms the samples of a batch are independent."""
+    torch.manual_seed(0)
+
+    def block(stride: int = 1) -> nn.Module:
+        conv = nn.Conv2d(3, 3, 3, stride=stride, padding=1, bias=not norm)
+        # In place, as in torchvision's blocks: it writes over the outputs of which gradients are taken.
+        return nn.Sequential(conv, *([nn.BatchNorm2d(3)] if norm else []), nn.ReLU(inplace=True))
+
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, CLASSES))
+    return [stage.double() for stage in (*map(BufferedStage, (block(), block(2), block())), HeadStage(head))]
+
+
+def auxiliary(norm: bool = True) -> Callable[[int], nn.Module]:
+    """Return a function that makes the auxiliary network of a block of `convolutions`."""
+
+    def make(block: int) -> nn.Module:
+        pooled = [*([nn.BatchNorm2d(3)] if norm else []), nn.AdaptiveAvgPool2d(2), nn.Flatten()]
+        return nn.Sequential(*pooled, nn.Linear(12, CLASSES)).double()
+
+    return make

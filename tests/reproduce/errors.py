@@ -65,7 +65,6 @@ from tests.fake_data import ARRAYS, MANIFEST, batch_file
 from tests.fake_records import benchmark, snapshot, with_slow
 from tests.messages import message_of_expression, rewrite
 from tests.own_networks import write_module
-from tests.reproduce.forward_gradients import test_forward_gradients as forward
 
 FILE = Path(__file__).with_name("errors.txt")
 #: Functions that start the work of a command.

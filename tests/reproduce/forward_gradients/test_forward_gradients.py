@@ -2,7 +2,6 @@
 
 import copy
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,29 +22,6 @@ from tests import toys
 BATCH = 4
 
 
-def network(norm: bool = True, channels: int = 3) -> list[Stage]:
-    """Make three blocks and a head; without norms the samples of a batch are independent."""
-    torch.manual_seed(0)
-
-    def block(before: int, after: int, stride: int = 1) -> nn.Module:
-        conv = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=not norm)
-        # In place, as in torchvision's blocks: it writes over the outputs of which gradients are taken.
-        return nn.Sequential(conv, *([nn.BatchNorm2d(after)] if norm else []), nn.ReLU(inplace=True))
-
-    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, toys.CLASSES))
-    below = [block(3, channels), block(channels, channels, 2), block(channels, channels)]
-    return [stage.double() for stage in (*map(BufferedStage, below), HeadStage(head))]
-
-
-def auxiliary(norm: bool = True, channels: int = 3) -> Callable[[int], nn.Module]:
-    def made(block: int) -> nn.Module:
-        norms = [nn.BatchNorm2d(channels)] if norm else []
-        pool = [nn.AdaptiveAvgPool2d(2), nn.Flatten()]
-        return nn.Sequential(*norms, *pool, nn.Linear(4 * channels, toys.CLASSES)).double()
-
-    return made
-
-
 def trained(
     settings: ForwardGradient,
     *,
@@ -56,10 +32,10 @@ def trained(
     size: int = BATCH,
 ) -> ForwardGradients:
     """Train some steps, and keep the gradients of the last one."""
-    stages = network(norm)
+    stages = toys.convolutions(norm)
     torch.manual_seed(1)
     make = None if rate is None else optimizers.sgd(rate)
-    trainer = ForwardGradients(stages, settings, auxiliary=auxiliary(norm), optimizer=make, seed=seed)
+    trainer = ForwardGradients(stages, settings, auxiliary=toys.auxiliary(norm), optimizer=make, seed=seed)
     for x, y in toys.batches(steps, size=size):
         trainer.step(x, y)
     return trainer
@@ -74,7 +50,7 @@ def gradients(trainer: ForwardGradients) -> Tensor:
 
 def exact(norm: bool = True) -> Tensor:
     """Return the same vector by plain backpropagation."""
-    model = nn.Sequential(*network(norm))
+    model = nn.Sequential(*toys.convolutions(norm))
     ((x, y),) = toys.batches(1, size=BATCH)
     nn.functional.cross_entropy(model(x), y).backward()
     return torch.cat([p.grad.flatten() for p in model[:-1].parameters() if p.grad is not None])
@@ -92,11 +68,11 @@ def test_guess_equal_to_target_gives_the_target(space: Space) -> None:
 def test_local_guess_of_local_target_is_local_learning(space: Space) -> None:
     """The local guess of the local target gives the gradients of local learning."""
     trainer = trained(ForwardGradient(Target.LOCAL, Guess.LOCAL, space))
-    stages = network()
+    stages = toys.convolutions()
     torch.manual_seed(1)
     ((x, y),) = toys.batches(1, size=BATCH)
     for index, stage in enumerate(stages[:-1]):
-        head = auxiliary()(index)
+        head = toys.auxiliary()(index)
         x = stage(x.detach())
         nn.functional.cross_entropy(head(x), y).backward()
         head_of_block = trainer.blocks[index].auxiliary
@@ -109,9 +85,9 @@ def test_local_guess_of_local_target_is_local_learning(space: Space) -> None:
 def test_next_target_passes_through_the_next_block() -> None:
     """The target passes through the next block. For the last block it is that of the network's loss, the global one."""
     trainer = trained(ForwardGradient(Target.NEXT, Guess.NEXT))
-    stages = network()
+    stages = toys.convolutions()
     torch.manual_seed(1)
-    heads = [auxiliary()(index) for index in range(3)]
+    heads = [toys.auxiliary()(index) for index in range(3)]
     ((x, y),) = toys.batches(1, size=BATCH)
     for index, stage in enumerate(stages[:-1]):
         x = x.detach()
@@ -158,7 +134,7 @@ def test_update_length_is_target_length_times_cosine(space: Space) -> None:
         gradients(trained(ForwardGradient(target, along, space), norm=False, size=size))
         for target, along in ((Target.GLOBAL, Guess.GLOBAL), (Target.LOCAL, Guess.LOCAL), (Target.GLOBAL, Guess.LOCAL))
     )
-    sizes = [p.numel() for stage in network(norm=False)[:-1] for p in stage.parameters()]
+    sizes = [p.numel() for stage in toys.convolutions(norm=False)[:-1] for p in stage.parameters()]
     if space is Space.ALL_WEIGHTS:
         sizes = [sum(sizes)]
     for t, g, step in zip(*(v.split(sizes) for v in (target, guess, update)), strict=True):
@@ -169,9 +145,9 @@ def test_update_length_is_target_length_times_cosine(space: Space) -> None:
 
 def test_projection_is_computed_per_sample() -> None:
     """Test the space of weights, tensor by tensor, with the gradient of each sample from autograd."""
-    stages = network(norm=False)
+    stages = toys.convolutions(norm=False)
     torch.manual_seed(1)
-    heads = [auxiliary(norm=False)(index) for index in range(3)]
+    heads = [toys.auxiliary(norm=False)(index) for index in range(3)]
     ((x, y),) = toys.batches(1, size=BATCH)
     wanted = [torch.zeros_like(p) for stage in stages[:-1] for p in stage.parameters()]
     for n in range(BATCH):
@@ -194,7 +170,7 @@ def test_projection_is_computed_per_sample() -> None:
 )
 def test_plain_noise_is_unbiased(guess: Guess, space: Space) -> None:
     """Test Baydin's estimator, and Ren's of activations: the mean of many draws, within four standard errors."""
-    stages, draws = network(norm=False), 200
+    stages, draws = toys.convolutions(norm=False), 200
     trainer = ForwardGradients(stages, ForwardGradient(Target.GLOBAL, guess, space, Scaling.PLAIN), seed=3)
     ((x, y),) = toys.batches(1, size=BATCH)
     drawn = []
@@ -245,7 +221,7 @@ def test_batch_statistics_are_updated_once_per_step(derivative: Derivative, spac
     target = Target.GLOBAL if space is Space.ALL_WEIGHTS else Target.NEXT
     settings = ForwardGradient(target, Guess.LOCAL, space, derivative=derivative)
     trainer = trained(settings, steps=1)
-    model = nn.Sequential(*network())
+    model = nn.Sequential(*toys.convolutions())
     ((x, _),) = toys.batches(1, size=BATCH)
     model(x)
     for name, buffer in model.named_buffers():
@@ -263,13 +239,13 @@ def test_frozen_parameters_and_blocks_without_parameters(derivative: Derivative,
     settings = ForwardGradient(Target.GLOBAL, Guess.LOCAL, space, derivative=derivative)
 
     def made(block: int, freezes: bool) -> nn.Module:
-        own = auxiliary()(block)
+        own = toys.auxiliary()(block)
         next(own.parameters()).requires_grad_(not freezes)
         return own
 
     trainers = []
     for freezes in (False, True):
-        stages = [BufferedStage(nn.Identity()), *network()]
+        stages = [BufferedStage(nn.Identity()), *toys.convolutions()]
         frozen = [stages[1].function[0].weight, stages[2].function[1].bias, stages[-1].function[2].bias]
         for parameter in frozen:
             parameter.requires_grad_(not freezes)
@@ -351,7 +327,8 @@ def test_resumed_training_gives_same_weights(guess: Guess) -> None:
     whole = trained(settings, steps=4, rate=0.05)
     half = trained(settings, steps=2, rate=0.05)
     torch.manual_seed(5)  # of another process: what it drew does not matter
-    other = ForwardGradients(network(), settings, auxiliary=auxiliary(), optimizer=optimizers.sgd(0.05), seed=0)
+    make = optimizers.sgd(0.05)
+    other = ForwardGradients(toys.convolutions(), settings, auxiliary=toys.auxiliary(), optimizer=make, seed=0)
     other.load_state_dict(copy.deepcopy(half.state_dict()))
     for x, y in data[2:]:
         other.step(x, y)
