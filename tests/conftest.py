@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 # replacement raises OSError for an invalid descriptor, too.
 os.fsync = os.fstat
 
-pytest.register_assert_rewrite("tests.trainings")  # whose asserts have no messages
+pytest.register_assert_rewrite("tests.command_lines", "tests.trainings")  # whose asserts have no messages
 
 ROOT = Path(__file__).resolve().parent.parent
 

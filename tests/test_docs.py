@@ -1,6 +1,5 @@
 """Test the Markdown files at the top and the pages of docs/: examples run, and everything that they name exists."""
 
-import importlib
 import pkgutil
 import re
 import shlex
@@ -13,6 +12,7 @@ from petra_core import methods
 from petra_core.methods import Inputs
 from reproduce.commands.cli import main as reproduce
 from reproduce.drawing.__main__ import main as draw
+from tests.command_lines import check_module
 from tests.conftest import ROOT
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -22,7 +22,6 @@ TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page 
 GENERATED = ("reports/index.html", "reports/benchmarks")
 #: Options of other programs.
 FOREIGN = {"--max-restarts", "--nnodes", "--rdzv-endpoint", "--shutdown-timeout", "--bench"}
-ELLIPSIS = "…"
 
 
 def matches(pattern: str) -> list[tuple[str, str]]:
@@ -41,55 +40,6 @@ def code(text: str) -> list[str]:
 CODE = [(page, line) for page, text in TEXTS.items() for line in code(text)]
 #: Command that receives the arguments after `--`, by name of the session.
 SESSIONS: dict[str, str] = dict(re.findall(r"^\| `([\w-]+)` \| .+ \| (.*?) ?\|$", TEXTS["README.md"], re.M))
-
-
-def check_reproduce(arguments: list[str]) -> None:
-    """Check that the command exists with these options.
-
-    Raises:
-        click.UsageError: An option is unknown.
-
-    """
-    command: click.Command = reproduce
-    arguments = [word for word in arguments if word != "$@"]  # placeholders of a script
-    while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
-        name, *arguments = arguments
-        assert name in command.commands, f"there is no command {name}"
-        command = command.commands[name]
-    if set(arguments) <= {"-h", "--help", ELLIPSIS}:
-        return
-    _, left, _ = command.make_parser(click.Context(command)).parse_args(arguments)
-    assert not left, f"{command.name} does not take {left}"
-
-
-def check_benchmark(module: str, arguments: list[str]) -> None:
-    """Check that the script exists, and that its options exist somewhere in the benchmarks."""
-    assert importlib.util.find_spec(module) is not None
-    sources = "".join(file.read_text("utf-8") for file in (ROOT / "benchmarks").rglob("*.py"))
-    for option in arguments:
-        assert not option.startswith("--") or option == "--help" or f'"{option}"' in sources, option
-
-
-def check_module(words: list[str]) -> None:
-    """Check that the words after `-m` are a valid command."""
-    module, *arguments = words
-    if module == "reproduce":
-        check_reproduce(arguments)
-    elif module.startswith("benchmarks.") and ELLIPSIS not in module:
-        check_benchmark(module, arguments)
-    else:
-        assert module in {
-            "reproduce.drawing",
-            "tests.bitwise",
-            "tests.mutants",
-            "tests.test_first_run",
-            "tests.golden.dump",
-            "tests.petra_core.errors",
-            "tests.reproduce.errors",
-            "tests.reproduce.exhibits.situations",
-            "venv",
-            f"benchmarks.{ELLIPSIS}",
-        }
 
 
 def test_pages_are_linked_and_lines_fit() -> None:

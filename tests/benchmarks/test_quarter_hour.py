@@ -25,8 +25,8 @@ from reproduce.grids.grid import grid_of
 from reproduce.records import benchmarks, speed
 from reproduce.records.record import Record, scan
 from tests import fake_records
+from tests.command_lines import check_module
 from tests.processes import Popen, Start, wait_for
-from tests.test_docs import check_module
 
 SMALL = ["--device", "cpu", "--scale", "smoke"]
 PATIENT = ["--seconds", "3000", "--call-seconds", "2000"]  # a busy machine takes long to start Python
