@@ -107,13 +107,18 @@ class Command:
 Start = Callable[..., Command]
 
 
-def call(*arguments: object, **settings: Any) -> "Result":
-    """Run a command of `python -m reproduce` in this process. Keywords are settings of click's runner."""
+def call(*arguments: object, code: int | None = None, **settings: Any) -> "Result":
+    """Run a command of `python -m reproduce` in this process, which exits with `code` if that is not None.
+
+    Other keywords are settings of click's runner.
+    """
     from click.testing import CliRunner
 
     from reproduce.commands.cli import main
 
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], **settings)
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], **settings)
+    assert code in (None, result.exit_code), result.output
+    return result
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -14,17 +14,15 @@ from types import SimpleNamespace
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from benchmarks import quarter_hour
 from benchmarks.quarter_hour import Candidate, Step
 from reproduce.cells.kinds import TrainingCell
-from reproduce.commands.cli import main as reproduce
 from reproduce.grids import recipes
 from reproduce.grids.grid import grid_of
 from reproduce.records import benchmarks, speed
 from reproduce.records.record import Record, scan
-from tests import fake_records
+from tests import fake_records, processes
 from tests.command_lines import check_module
 from tests.processes import Popen, Start, wait_for
 
@@ -139,8 +137,7 @@ def test_small_session_passes_and_its_records_merge(tmp_path: Path, start: Start
     measured = ["backpropagation", "heuristics", "kernels", "streams", "tick"]
     assert [record.name for record in records] == [f"{name}-float32-cpu" for name in measured]
     archive = str(bring / quarter_hour.ARCHIVE)
-    merged = CliRunner().invoke(reproduce, ["records", "merge", archive, "--records", str(home)])
-    assert merged.exit_code == 0, merged.output
+    merged = processes.call("records", "merge", archive, "--records", home, code=0)
     assert merged.output.splitlines()[-1] == f"{2 + len(measured)} brought"
     trained_cells = {run.cell.to_dict()["timing"]: str(run.state) for run in scan(home).records}
     assert trained_cells == {"lockstep": "done", "1f1b": "done"}

@@ -82,8 +82,7 @@ def test_network_not_fitting_data_is_refused_before_recording(
 ) -> None:
     """`train` and `partition` refuse a network that does not fit the data set, and write no record."""
     monkeypatch.chdir(tmp_path)
-    result = call(*command, "--model", f"{module}:{function}", "--dataset", "digits")
-    assert result.exit_code == 2
+    result = call(*command, "--model", f"{module}:{function}", "--dataset", "digits", code=2)
     assert re.search(problem, result.output), result.output
     assert not (tmp_path / "runs").exists()
 
@@ -91,8 +90,7 @@ def test_network_not_fitting_data_is_refused_before_recording(
 @pytest.mark.parametrize(("function", "subject"), [("stages", "batch 32, PETRA"), ("with_batch", "the micro-batch of")])
 def test_partition_times_own_network(module: str, function: str, subject: str) -> None:
     """`partition` times a user's network on the data set or on the network's micro-batch."""
-    result = call("partition", "--model", f"{module}:{function}", "--dataset", "digits", "--repetitions", 1)
-    assert result.exit_code == 0, result.output
+    result = call("partition", "--model", f"{module}:{function}", "--dataset", "digits", "--repetitions", 1, code=0)
     assert f"own network {module}:{function}" in result.output
     assert subject in result.output
     assert "balanced: " in result.output

@@ -12,8 +12,7 @@ from tests.processes import call
 
 def invoke(*arguments, code=0):
     """Return the output of a command, including stderr."""
-    result = call("data", *arguments)
-    assert result.exit_code == code, result.output
+    result = call("data", *arguments, code=code)
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result.output
 
@@ -163,7 +162,6 @@ def test_prepare_names_read_only_root_and_remedy(tmp_path, monkeypatch):
         raise OSError(errno.EROFS, "Read-only file system", str(tmp_path / ".cifar10.lock"))
 
     monkeypatch.setattr("filelock.FileLock.acquire", read_only)
-    done = call("data", "prepare", "cifar10", "--source", source, "--data-root", tmp_path)
-    assert done.exit_code == 1
+    done = call("data", "prepare", "cifar10", "--source", source, "--data-root", tmp_path, code=1)
     assert "mounted read-only: choose a folder that can be written" in done.stderr
     assert "Errno" not in done.stderr

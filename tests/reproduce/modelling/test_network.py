@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from petra_core import methods
 from petra_core.prediction.footprint import predict_stages
@@ -15,7 +14,6 @@ from petra_core.prediction.partition import Cost
 from petra_core.settings import Settings
 from reproduce.cells.kinds import CellError
 from reproduce.commands import partition
-from reproduce.commands.cli import main
 from reproduce.grids import recipes
 from reproduce.grids.plans import table3
 from reproduce.measures import held_memory, stage_costs
@@ -24,6 +22,7 @@ from reproduce.modelling.peak_memory import find_peaks
 from reproduce.modelling.simulation import Link
 from tests.fake_records import timed_stages
 from tests.messages import compare
+from tests.processes import call
 
 CELL = dataclasses.replace(
     recipes.cell("smoke", method=methods.PETRA, accumulation=2), model="chain2", stem="stride1", width=4
@@ -117,7 +116,7 @@ def test_double_buffered_weights_are_two_versions() -> None:
 def test_partition_command_prints_plans_and_options(options: str) -> None:
     """`partition` prints even and balanced plans, the required staleness and the options to use."""
     arguments = ["partition", "--model", "chain2", "--dataset", "digits", "-k", "2", "--processes", "3"]
-    result = CliRunner().invoke(main, [*arguments, *options.split()])
+    result = call(*arguments, *options.split())
     compare(Path(__file__).with_name("partition.txt"), options, result.output)
 
 
@@ -126,7 +125,7 @@ def test_partition_times_the_network_that_is_trained() -> None:
     arguments = ["partition", "--model", "vit_micro2", "--repetitions", "1", "--coupling"]
     up = {}
     for coupling, called in (("own", "vit_micro2"), ("bdia", "vit_micro2-bdia")):
-        lines = CliRunner().invoke(main, [*arguments, coupling], catch_exceptions=False).output.splitlines()
+        lines = call(*arguments, coupling, catch_exceptions=False).output.splitlines()
         head = next(place for place, line in enumerate(lines) if line.startswith(f"{called}, width 48, "))
         up[coupling] = float(lines[head + 2].split()[-2])  # stage 0, in MB
     assert up["own"] > 0.05
@@ -137,9 +136,8 @@ def test_memory_limit_accepts_transformer_attention() -> None:
     """The memory prediction of a transformer does not assume the plain attention kernel."""
     network = ["--model", "revvit_micro", "--dataset", "cifar10", "--stem", "patch2", "--batch-size", "8"]
     arguments = ["partition", *network, "--processes", "2", "--memory-limit", "30MB", "--repetitions", "1"]
-    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert result.exit_code == 0, result.output  # the pipeline holds 8.6 MB at its largest stage, 40.4 MB at all
-    lines = result.output.splitlines()
+    # The pipeline holds 8.6 MB at its largest stage, 40.4 MB at all.
+    lines = call(*arguments, code=0, catch_exceptions=False).output.splitlines()
     assert any(line.endswith("memory predicted for SGD with momentum on cpu") for line in lines)
     held = [float(line.split()[4]) for line in lines if line[:5].strip().isdigit()]
     assert 30 < sum(held) < 45
@@ -155,24 +153,21 @@ def test_train_passes_balanced_partition_to_all_processes(monkeypatch: pytest.Mo
     )
     arguments = ["train", "--model", "chain2", "--processes", "2", "--partition", "balanced"]
     monkeypatch.setattr("sys.argv", ["reproduce", *arguments])
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0
-    assert "--partition balanced is 1,3, from the measured costs of the stages" in result.output
+    message = "--partition balanced is 1,3, from the measured costs of the stages"
+    assert message in call(*arguments, code=0).output
     assert started == [(2, [*arguments, "--partition", "1,3"])]
 
 
 def test_partition_works_with_fewer_repetitions_than_k() -> None:
     """`partition` works with fewer repetitions than the k of an update."""
     tiny = ["--model", "chain2", "--width", "2", "--dataset", "digits", "--image-size", "8", "--batch-size", "2"]
-    result = CliRunner().invoke(main, ["partition", *tiny, "-k", "8", "--repetitions", "1"], catch_exceptions=False)
-    assert result.exit_code == 0
+    result = call("partition", *tiny, "-k", "8", "--repetitions", "1", code=0, catch_exceptions=False)
     assert "to use this partition: --processes 2" in result.output
 
 
 def test_partition_refuses_more_processes_than_stages() -> None:
-    result = CliRunner().invoke(main, ["partition", "--processes", "100"])
+    result = call("partition", "--processes", "100", code=2)
     assert "--processes 100: the network has only 10 stages" in result.output
-    assert result.exit_code == 2
 
 
 def test_quantities_accept_units_in_any_case() -> None:

@@ -136,8 +136,7 @@ def test_export_replaces_only_its_files(tmp_path: Path) -> None:
     series, runs = (tmp_path / "tables" / f"{name}.csv" for name in ("series", "runs"))
     series.write_text("my,series\n")
     runs.write_text("cell,of an earlier export\n")
-    result = call(*export)
-    assert result.exit_code == 1
+    result = call(*export, code=1)
     assert f"{series} is there already, and this command did not write it" in result.output
     assert series.read_text() == "my,series\n"
     assert runs.read_text() == "cell,of an earlier export\n", "nothing is written before all is checked"
@@ -153,8 +152,7 @@ def test_failed_export_leaves_no_partial_table(tmp_path: Path, monkeypatch: pyte
 
     fake_records.train(recipes.cell("small"), tmp_path, 60.0)
     monkeypatch.setattr("os.fsync", full)
-    result = call("records", "export", tmp_path / "tables", "--records", tmp_path)
-    assert result.exit_code == 1
+    result = call("records", "export", tmp_path / "tables", "--records", tmp_path, code=1)
     assert "no room to write" in result.output
     assert not list((tmp_path / "tables").glob("*.csv"))
 
