@@ -1,6 +1,6 @@
 """Check that command lines in texts and in plans are valid, without running them."""
 
-import importlib
+from importlib.util import find_spec
 
 import click
 
@@ -31,7 +31,7 @@ def check_reproduce(arguments: list[str]) -> None:
 
 def check_benchmark(module: str, arguments: list[str]) -> None:
     """Check that the script exists, and that its options exist somewhere in the benchmarks."""
-    assert importlib.util.find_spec(module) is not None
+    assert find_spec(module) is not None
     sources = "".join(file.read_text("utf-8") for file in (ROOT / "benchmarks").rglob("*.py"))
     for option in arguments:
         assert not option.startswith("--") or option == "--help" or f'"{option}"' in sources, option

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = "> "  # before the first line of a case
+OUTPUTS = Path(__file__).parent / "reproduce" / "commands" / "outputs.txt"
 
 
 def read(file: Path) -> dict[str, str]:

@@ -1,18 +1,20 @@
 """Test PaReprop's order of execution, its predicted memory, and that a third graph is never alive."""
 
 import threading
+from functools import partial
 
 import pytest
+import torch
 
 from benchmarks.pareprop import peak_of_graphs
-from petra_core import Pipeline, methods
+from petra_core import Pipeline, methods, models
 from petra_core.ledger import Ledger
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
 from petra_core.prediction.memory import footprints
 from tests import toys
-from tests.petra_core.prediction.test_memory import NETWORKS, batch
 
 ORDER = "F0 F0 F0 | R0 F0 B0 U0 | R0 B0 U0 | R0 B0 U0 | B0 U0"
+NETWORKS = {"revnet18": partial(models.revnet, 18, width=4), "chain5": partial(models.chain, 5, channels=4)}
 STAGES = "0 1 2 | 2 3 3 3 | 1 2 2 | 0 1 1 | 0 0"
 
 
@@ -26,13 +28,13 @@ def test_pareprop_executes_expected_schedule() -> None:
 
 
 @pytest.mark.parametrize("method", [methods.BACKPROPAGATION, REVERSIBLE_BACKPROPAGATION, PAREPROP], ids=str)
-@pytest.mark.parametrize("network", ["revnet18", "chain5"])
+@pytest.mark.parametrize("network", NETWORKS)
 def test_at_most_two_graphs_are_alive(network: str, method: methods.Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes of graphs are summed over all stages at every change.
 
     All graphs are alive at the same time in backpropagation, and one in reversible backpropagation.
     """
-    stages = NETWORKS[network]()
+    stages = NETWORKS[network](num_classes=10)
     lock, held = threading.Lock(), [0]
     sums: list[int] = []
     add = Ledger.add
@@ -45,7 +47,7 @@ def test_at_most_two_graphs_are_alive(network: str, method: methods.Method, monk
         add(self, kind, count)
 
     monkeypatch.setattr(Ledger, "add", noted)
-    x, y = batch()
+    x, y = torch.randn(2, 3, 8, 8), torch.randint(0, 10, (2,))
     p = Pipeline(stages, method, optimizer=toys.sgd)
     p.step(x, y)
     per_stage = footprints(stages, method, x, y)

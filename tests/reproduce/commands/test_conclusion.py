@@ -16,7 +16,7 @@ from reproduce.grids.scales import Scale
 from reproduce.records.record import Record, State, Status
 from reproduce.running.runner import GridOutcome
 from tests.fake_records import complexity_cell, train
-from tests.messages import compare
+from tests.messages import OUTPUTS, compare
 
 CELLS = [recipes.cell("smoke", seed=seed) for seed in range(4)]
 NOT_RUN = State(Status.NOT_RUN, 0, 4)
@@ -24,9 +24,6 @@ NOT_RUN = State(Status.NOT_RUN, 0, 4)
 
 def lines(cells, root):
     return summary.table({cell: Record.for_cell(cell, root).state() for cell in cells}).splitlines()
-
-
-OUTPUTS = Path(__file__).with_name("outputs.txt")
 
 
 def ended(state, *, k=1, result=None):

@@ -14,10 +14,6 @@ from reproduce.modelling.simulation import make_schedule, simulate
 UNIT = Cost(forward=1, backward=2, update=0.25)
 
 
-def of_inputs(kept: int, *, passing: int = 0, always: int = 0) -> Footprint:
-    return Footprint(always, 0, 0, 0, kept, 0, passing, 0, 0)
-
-
 @pytest.mark.parametrize(
     ("method", "k"),
     [(methods.BACKPROPAGATION, 3), (methods.DELAYED_GRADIENTS, 1), (methods.APPROXIMATE_INPUTS, 3), (methods.PETRA, 3)],
@@ -31,7 +27,7 @@ def test_peaks_of_one_stage_per_device_match_prediction(method: Method, k: int) 
     timeline = simulate(make_schedule(method, [1] * 5, 20, k), [UNIT] * 5)
     predicted = predict(stages, method, images, labels, accumulation=k)
     for kind, single_kind in (
-        ("inputs", [of_inputs(f.kept) for f in per_stage]),
+        ("inputs", [Footprint(0, 0, 0, 0, f.kept, 0, 0, 0, 0) for f in per_stage]),
         ("graph", [Footprint(0, 0, 0, 0, 0, f.lasting, f.passing, 0, 0) for f in per_stage]),
         ("stashed_weights", [Footprint(-f.trainable, 0, 0, f.trainable, 0, 0, 0, 0, 0) for f in per_stage]),
     ):

@@ -8,8 +8,7 @@ from petra_core.prediction.partition import Cost
 from reproduce.modelling.peak_memory import find_peaks
 from reproduce.modelling.simulation import Schedule, simulate
 from reproduce.modelling.synchronous_schedules import gpipe, one_f_one_b
-from tests.reproduce.modelling.test_peak_memory import of_inputs
-from tests.reproduce.modelling.test_timeline import picture
+from tests.timelines import picture
 
 UNIT = Cost(forward=1, backward=2)
 PICTURES = {
@@ -34,8 +33,8 @@ def peaks(schedule: Schedule, footprint: Footprint) -> tuple[int, ...]:
 
 def test_bytes_of_micro_batches_in_flight() -> None:
     """The peak bytes of every device equal those calculated by hand."""
-    one = of_inputs(1, always=100)
+    one = Footprint(100, 0, 0, 0, 1, 0, 0, 0, 0)  # 100 bytes always, and 1 per input
     assert peaks(gpipe(3, 8), one) == (108, 108, 108)
     assert peaks(one_f_one_b(3, 8), one) == (103, 102, 101)
     # Both inputs wait when the first B begins; its graph is gone when the second does.
-    assert peaks(gpipe(1, 2), of_inputs(5, passing=7, always=1)) == (1 + 2 * 5 + 7,)
+    assert peaks(gpipe(1, 2), Footprint(1, 0, 0, 0, 5, 0, passing=7, below=0, above=0)) == (1 + 2 * 5 + 7,)

@@ -9,23 +9,9 @@ from petra_core.prediction.partition import Cost
 from petra_core.staleness import lockstep, one_f_one_b
 from reproduce.drawing.timeline import Event, Timeline
 from reproduce.modelling.simulation import Link, make_schedule, merge_costs, simulate
+from tests.timelines import picture
 
 UNIT = Cost(forward=1, backward=2)
-
-
-def picture(timeline: Timeline) -> list[str]:
-    """Return a line per device: digits are forwards, letters backwards and | updates."""
-    lines = []
-    for device in range(timeline.devices):
-        line = ["."] * round(timeline.seconds)
-        for event in timeline.events:
-            if event.device == device:
-                kind, _, number = event.name
-                letter = {"F": str(number % 10), "B": "abcdefgh"[number % 8], "U": "|"}[kind]
-                for column in range(round(event.begin), round(event.end)):
-                    line[column] = letter
-        lines.append("".join(line))
-    return lines
 
 
 def test_petra_timeline_matches_manual_drawing() -> None:

@@ -11,8 +11,7 @@ from reproduce.records.locks import Holder
 from reproduce.records.record import State, Status
 from reproduce.running.planning import Item, listing, table
 from tests.fake_records import complexity_cell
-from tests.messages import compare
-from tests.reproduce.commands.test_conclusion import OUTPUTS
+from tests.messages import OUTPUTS, compare
 
 NOT_RUN = State(Status.NOT_RUN, 0, 300)
 DONE = State(Status.DONE, 300, 300)
