@@ -182,6 +182,15 @@ def test_no_module_imports_itself_through_others() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
+def test_no_test_module_imports_another() -> None:
+    """Shared code is in modules without tests, so that a file of tests can be moved or deleted."""
+    files = list((ROOT / "tests").rglob("*.py"))
+    modules = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files}
+    tests = {module: file for module, file in modules.items() if file.name.startswith("test_")}
+    assert len(tests) > 100
+    assert {module: found for module, file in modules.items() if (found := imports_of(file, tests))} == {}
+
+
 def test_text_io_states_encoding() -> None:
     """The default is the encoding of the locale: a patch with an umlaut was once recorded under another file."""
     modules = [file for name in ("reproduce", "benchmarks") for file in (ROOT / name).rglob("*.py")]
