@@ -11,7 +11,7 @@ import torch
 
 from petra_core.models import sequential
 from reproduce.cells import networks
-from reproduce.cells.kinds import StageCostCell, TrainingCell
+from reproduce.cells.kinds import StageCostCell
 from reproduce.data import corpus, text
 from reproduce.data.corpus import Corpus
 from reproduce.data.errors import DataError
@@ -21,10 +21,8 @@ from reproduce.data.sample_hash import INITIALISATION, derive_seed, sample_hashe
 from reproduce.data.sources import open_data
 from reproduce.data.text import IGNORED, MASK, Text
 from reproduce.measures import stage_costs
-from reproduce.measures.context import Context
-from reproduce.records.record import Record
-from reproduce.running.execution import execute
 from tests.example_cells import LANGUAGE, LANGUAGE_NETWORK
+from tests.trainings import run
 
 CPU = torch.device("cpu")
 SHORT = "Simple is better than complex. Complex is better than complicated. Flat is better than nested. " * 30
@@ -96,15 +94,10 @@ def test_unigram_baseline_is_computed_from_counts() -> None:
     assert counted["bits_per_byte"] == pytest.approx(-np.log2(counts / 508).mean())
 
 
-def train(folder: Path, cell: TrainingCell = LANGUAGE) -> Record:
-    record = Record(folder, cell)
-    execute(record, Context())
-    return record
-
-
 def test_measures_count_masked_bytes_only(short: Corpus, tmp_path: Path) -> None:
     """For an untrained network both measures can be computed directly, position by position."""
-    metrics = train(tmp_path, replace(LANGUAGE, learning_rate=0.0, epochs=1)).read().metrics[-1]
+    record, _ = run(replace(LANGUAGE, learning_rate=0.0, epochs=1), tmp_path)
+    metrics = record.read().metrics[-1]
     torch.manual_seed(derive_seed(LANGUAGE.seed, INITIALISATION))
     model = sequential(networks.build(LANGUAGE, 256))
     ((inputs, targets),) = Evaluation(Text(short.test, 16, CPU), 512)
