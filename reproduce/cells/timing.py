@@ -173,6 +173,11 @@ def title(timing: str, stages: tuple[int, ...] = ()) -> str:
     return f"{name}, {len(stages)} stages" if stages else name
 
 
+def title_of_row(timing: str, stages: str) -> str:
+    """Return the title of the timing in a row of `reproduce.records.frames`, whose stages are joined by commas."""
+    return title(timing, tuple(map(int, stages.split(","))) if stages else ())
+
+
 def _written(stages: tuple[int, ...]) -> str:
     return ",".join(map(str, stages)) or "none"
 

@@ -8,6 +8,7 @@ alert.
 from collections.abc import Iterator
 
 from petra_core import methods
+from reproduce.cells import timing
 from reproduce.exhibits._exhibit import Sentence, Shown, declare
 from reproduce.grids import scales
 from reproduce.grids.plans.accuracy import COMPARED
@@ -20,19 +21,28 @@ from reproduce.text import conjunction, count, some
 
 PETRA, EXACT = methods.PETRA.name, methods.BACKPROPAGATION.name
 BY = ["network", "method", "k"]
+LOCKSTEP = (timing.LOCKSTEP, "")  # timing and stages by default
 #: Pipelined methods other than PETRA; they compute with delayed gradients.
 RIVALS = tuple(m.name for m in COMPARED if m.pipelined and m is not methods.PETRA)
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """Yield the accuracies of runs that were started by hand, recipe by recipe."""
+    """Yield the accuracies of runs that were started by hand, by recipe and by timing.
+
+    Methods without a pipeline have no timing. They are shown at each timing of their recipe.
+    """
     by_hand = frames.runs[(frames.runs["kind"] == "training") & ~frames.runs["scale"].isin(list(scales.SCALES))]
     for (scale, recipe), runs in by_hand.groupby(["scale", "recipe"]):
-        for run_set in frames.run_sets(str(scale), [frames.by_name[name].cell for name in runs["cell"]]):
-            yield from each(run_set, f"-{recipe}")
+        pipelined = runs["method"].isin([method.name for method in methods.ALL if method.pipelined])
+        ways = set(runs.loc[pipelined, ["timing", "stages"]].itertuples(index=False, name=None)) or {LOCKSTEP}
+        for number, way in enumerate(sorted(ways, key=lambda way: (way != LOCKSTEP, way))):
+            shown = runs[~pipelined | ((runs["timing"] == way[0]) & (runs["stages"] == way[1]))]
+            suffix = f"-{recipe}{f'-{number}' if number else ''}"
+            for run_set in frames.run_sets(str(scale), [frames.by_name[name].cell for name in shown["cell"]]):
+                yield from each(run_set, suffix, f", {timing.title_of_row(*way)}" if way != LOCKSTEP else "")
 
 
-def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
+def each(run_set: RunSet, suffix: str = "", way: str = "") -> Iterator[Shown]:
     """Yield the accuracies by method and k, as a picture and a table, and the differences of PETRA to its rivals."""
     accuracy = means(run_set.runs, "test_accuracy", BY)
     networks, _, ks = (list(dict.fromkeys(axis)) for axis in zip(*accuracy, strict=True))
@@ -41,7 +51,7 @@ def each(run_set: RunSet, recipe: str = "") -> Iterator[Shown]:
     rivals = [(network, name) for network, name in rows if name in RIVALS]
     gaps = differences(accuracy, BY, method=EXACT)
     beside = {(n, m, k): accuracy[n, PETRA, k] - accuracy[n, m, k] for n, m in rivals for k in ks}
-    key, setting = f"{run_set.key}-{run_set.dataset}{recipe}", run_set.describe(width=False)
+    key, setting = f"{run_set.key}-{run_set.dataset}{suffix}", run_set.describe(width=False) + way
     yield from _report_expected(run_set)
     k = min(k for network, _, k in accuracy if network == networks[0])
     reached = {name: accuracy[network, name, k].estimate for network, name in rows if network == networks[0]}

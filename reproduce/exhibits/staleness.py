@@ -180,7 +180,7 @@ def _tabulate_points(run_set: RunSet, points: Sequence[Point], accuracy: SeedSam
         fields=[
             words("setting", lambda p: f"{p['network']}, k = {p['k']}, {p['epochs']} epochs", heading=True),
             number("d₀", itemgetter("staleness")),
-            words("timing", lambda point: _timing(point["timing"], point["stages"])),
+            words("timing", lambda point: timing.title_of_row(point["timing"], point["stages"])),
             *(mean(f"{short_title(m)}, %", of_method) for m, of_method in reached.items()),
             judged_columns("points", exact, group="PETRA − backpropagation"),
             judged_columns("points", delayed, group="PETRA − delayed gradients"),
@@ -376,7 +376,7 @@ def _stable(run_set: RunSet) -> Table:
         fields=[
             number("warm-up, epochs", lambda row: row[0], 1),
             number("k", lambda row: row[1]),
-            *(words(_timing(*point), partial(largest, point)) for point in points),
+            *(words(timing.title_of_row(*point), partial(largest, point)) for point in points),
         ],
         notes=["One run at each point."],
     )
@@ -423,14 +423,10 @@ def _runs(run_set: RunSet, *parts: Callable[[], Iterable[Cell]]) -> DataFrame:
     return runs
 
 
-def _timing(name: str, stages: str) -> str:
-    return timing.title(name, tuple(map(int, stages.split(","))) if stages else ())
-
-
 def _way(row: Point) -> str:
     """Return method and timing of a run."""
     title = short_title(methods.by_name(row["method"]))
-    return title if row["method"] == EXACT else f"{title}, {_timing(row['timing'], row['stages'])}"
+    return title if row["method"] == EXACT else f"{title}, {timing.title_of_row(row['timing'], row['stages'])}"
 
 
 EXHIBIT = declare("staleness", each)

@@ -152,10 +152,15 @@ def means(runs: DataFrame, value: str, by: Sequence[str]) -> SeedSamples:
         value: The column.
         by: The columns whose values form a place. A single column gives plain keys, several give tuples.
 
+    Raises:
+        ValueError: A place has two runs of one seed, so that the columns do not distinguish all settings.
+
     """
     columns = ["seed", "status", "state", "reason", "broken", "machine", "study", value]
     samples = SeedSamples()
     for place, rows in _places(runs, columns, by).items():
+        if len({row[0] for row in rows}) < len(rows):
+            raise ValueError(f"{place} has several runs of one seed: add the setting that differs to {', '.join(by)}")
         done = [(int(row[0]), row[5], float(row[-1])) for row in rows if row[1] == DONE and notna(row[-1])]
         samples[place] = SeedSample(
             {seed: number for seed, _, number in done},

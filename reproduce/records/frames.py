@@ -61,7 +61,7 @@ PARTS = ("cell", "stage", "kind", "of", "value")
 SERIES = ("benchmark", "group", "contestant", "quantity", "unit", "at", "round", "value")
 
 #: Settings in which runs of one recipe may differ. The learning rate may differ as it follows from k.
-_VARIED = ("model", "stem", "width", "coupling", "method", "accumulation", "seed", "learning_rate", "timing", "stages")
+_VARIED = ("model", "width", "coupling", "method", "accumulation", "seed", "learning_rate", "timing", "stages")
 #: Settings that do not change what is trained. Precision does, but it is part of the title of a study.
 _NOT_OF_TRAINING = ("kind", "probe_every", "seed", "loader", "precision")
 #: Progress of a record, the smallest first.

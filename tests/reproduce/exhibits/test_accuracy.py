@@ -36,13 +36,15 @@ def one_failed_run(root: Path) -> None:
 
 @situation(accuracy.EXHIBIT)
 def several_scales_and_recipes(root: Path) -> None:
-    """Runs of different scales or recipes are in different tables, whose captions name the scale."""
+    """Runs of different scales, recipes or timings are in different tables, whose captions name scale and timing."""
     smoke = CELLS[methods.PETRA, 1]
     custom = replace(smoke, scale="custom")
     fake_records.train(smoke, root, 91.0)
     fake_records.train(custom, root, 92.0)
     fake_records.train(replace(custom, epochs=smoke.epochs + 1), root, 93.0)
     fake_records.train(replace(custom, learning_rate=2 * smoke.learning_rate), root, 94.0)
+    fake_records.train(replace(custom, timing="1f1b"), root, 95.0)
+    fake_records.train(replace(custom, method="BACKPROPAGATION"), root, 96.0)
 
 
 @situation(cost.EXHIBIT)
