@@ -117,7 +117,7 @@ def replace_plan(first, cells, last, replace=setattr) -> None:
 
 def session(options: Sequence[str]) -> None:
     """Make a call whose steps are forked from this process, with cells of one epoch. The output is on stderr."""
-    recipes.CHANGES["smoke"] |= {"epochs": 1, "drops": ()}
+    recipes.CHANGES["smoke"] |= {"epochs": 1, "drops": (), "width": 2, "batch_size": 512}
     quarter_hour.subprocess = SimpleNamespace(Popen=Popen, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
     sys.stdout = sys.stderr
     sys.exit(quarter_hour.main(options))

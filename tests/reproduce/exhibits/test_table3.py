@@ -77,7 +77,9 @@ def test_deviating_published_rows_are_an_alert(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.slow
 def test_small_grid_cells_need_less_than_5_gb() -> None:
-    """Every memory cell of scale small is predicted to hold less than 5 GB."""
+    """Every memory cell of scale small is predicted to hold less than 5 GB, since the largest batches do."""
     # Delayed gradients keep inputs and weights. In the same cell, every other method holds less.
-    for c in planned("table3", "small", method=methods.DELAYED_GRADIENTS.name):
+    cells = planned("table3", "small", method=methods.DELAYED_GRADIENTS.name)
+    largest = {(c.dataset, c.model, c.width): c for c in sorted(cells, key=lambda c: c.batch_size)}
+    for c in largest.values():
         assert sum(stage.total for stage in predict_memory(c)) < 5e9, c.slug

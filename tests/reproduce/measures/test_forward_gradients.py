@@ -24,7 +24,7 @@ TINY = dataclasses.replace(SMOKE, width=2, batch_size=128, epochs=3, drops=(2,),
     "cell",
     [
         dataclasses.replace(TINY, target="local", guess="redrawn"),
-        dataclasses.replace(TINY, guess="gaussian", space="weights", derivative="jvp"),
+        dataclasses.replace(TINY, guess="gaussian", space="activations", derivative="jvp"),
     ],
     ids=["redrawn", "gaussian, jvp"],
 )

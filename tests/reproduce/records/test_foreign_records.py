@@ -325,7 +325,7 @@ def test_invalid_benchmark_values_break_nothing_else(tmp_path: Path) -> None:
             rewrite(file, json.dumps(odd))
             variants.append((f"{source}: {name}", results.read(tmp_path / source)))
         kept = [variant for variant in variants if variant[1].benchmarks]
-        for one in kept[:: max(1, len(kept) // 6)]:  # drawing takes a second each
+        for one in kept[:: max(1, len(kept) // 3)]:  # drawing takes a second each
             shown_one_by_one([one], tmp_path / "export")
         for _, read in variants:
             for problem in read.benchmark_problems:

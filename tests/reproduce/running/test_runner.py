@@ -122,7 +122,7 @@ def test_signal_to_every_process_saves(tmp_path, whole, start, number, code):
 @pytest.mark.slow
 def test_killed_worker_is_reported_and_others_continue(tmp_path, start):
     """A killed worker is reported, and the other one completes all cells."""
-    cells = [dataclasses.replace(CHAINS[0], epochs=24, drops=()), *CHAINS]
+    cells = [dataclasses.replace(CHAINS[0], epochs=8, drops=()), *CHAINS]
     first = Record.for_cell(cells[0], tmp_path).path
 
     def holds(pid):
