@@ -36,7 +36,7 @@ def list_(root: Path) -> None:
     folder = scan(_check_folder(root))
     for run in folder.records:
         who = None if run.state.final else holder(run.place)
-        remark = f", locked by {who}" if who else ""
+        remark = f", {'stale lock of' if who.gone else 'locked by'} {who}" if who else ""
         if run.state.finished and run.place.is_dir():
             remark = ", stored in a folder: the next `run` of the cell moves it to its volume"
         click.echo(f"{run.cell.scale}/{run.cell.name}: {run.state}{remark}")

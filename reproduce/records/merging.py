@@ -133,6 +133,8 @@ def _decide(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[Pat
                 with ours.lock():
                     ours.publish()  # a kill after the result leaves the folder
                     volumes.replace(theirs, ours.root)
+            else:
+                dry_run[ours.path] = theirs
             return Decision.EXCHANGED, f"{theirs.state} in place of {here.state}"
         if not same:
             place = f"{here.place} is {here.state}"

@@ -6,6 +6,7 @@ import json
 import re
 import tarfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -110,7 +111,9 @@ def test_replace_exchanges_different_results_and_keeps_the_old_one(there, here, 
     train(CELL, there, 95.0)
     make(here)
     before = snapshot(here)
-    assert decisions(there, here, replace=True, dry_run={}) == [Decision.EXCHANGED]
+    planned = {}  # over two sources with the same record
+    assert decisions(there, here, replace=True, dry_run=planned) == [Decision.EXCHANGED]
+    assert decisions(there, here, replace=True, dry_run=planned) == [Decision.SAME]
     assert snapshot(here) == before
     old = Record.for_cell(CELL, here).read().state
     assert decisions(there, here, replace=True) == [Decision.EXCHANGED]
@@ -296,6 +299,10 @@ def test_records_list_and_check(here):
     assert f"smoke/{damaged.path.name}: 2 of 4 epochs" in call("list", "--records", here).output
     with damaged.lock():
         assert ": 2 of 4 epochs, locked by process" in call("list", "--records", here).output
+        with mock.patch(
+            "reproduce.commands.records.holder", lambda place: dataclasses.replace(locks.holder(place), gone=True)
+        ):
+            assert ": 2 of 4 epochs, stale lock of process" in call("list", "--records", here).output
     assert "no records in" in call("merge", here / "smoke", "--records", here).output
     assert "no records found" in call("check", "--records", here / "smoke").output
     (damaged.path / "config.json").write_text("{")
