@@ -42,11 +42,11 @@ from petra_core.prediction.measuring import StageAlone, feeds
 from petra_core.prediction.partition import find_partition
 from petra_core.settings import Settings
 from petra_core.tape import as_streams, as_value
-from reproduce.records.benchmarks import Benchmark, Comparison
+from reproduce.records.benchmarks import PEAK_OF_ALL, THROUGHPUT, Benchmark, Comparison
 
 TITLE = "PETRA against torch.distributed.pipelining"
 PROCESSES = 2
-THROUGHPUT, MEMORY, LARGEST = "throughput", "peak memory, all processes", "peak memory, largest process"
+LARGEST = "peak memory, largest process"
 TURNS = 5  # timings of a stage to find the cut
 CHECKED = 2  # images per micro-batch in the comparison of gradients
 TOLERANCE = 1e-3  # of float32 gradients, relative to the largest entry of a tensor
@@ -344,7 +344,7 @@ def compete(setting: PipeliningSetting, rounds: int, seconds: float, recorder: R
             print(f"  round {number + 1} of {rounds}", flush=True)
         for contestant, team in teams.items():
             held = [size / 1e6 for _, size in team.ask(0)]
-            recorder.add(group, contestant.name, MEMORY, "MB", sum(held))
+            recorder.add(group, contestant.name, PEAK_OF_ALL, "MB", sum(held))
             recorder.add(group, contestant.name, LARGEST, "MB", max(held))
     finally:
         for team in teams.values():
@@ -358,7 +358,7 @@ def _compare(group: str, recorder: Recorder) -> None:
         if rival not in (PETRA, COPIES):
             recorder.comparisons.append(Comparison(group, THROUGHPUT, PETRA.name, rival.name))
     recorder.comparisons.append(Comparison(group, THROUGHPUT, COPIES.name, "PETRA, one process"))
-    for quantity in (MEMORY, LARGEST):
+    for quantity in (PEAK_OF_ALL, LARGEST):
         for rival in CONTESTANTS[1:6]:
             recorder.comparisons.append(Comparison(group, quantity, PETRA.name, rival.name))
 

@@ -36,14 +36,14 @@ def whole(frames: Frames) -> Iterator[Shown]:
         pipelined = runs["method"].isin([method.name for method in methods.ALL if method.pipelined])
         ways = set(runs.loc[pipelined, ["timing", "stages"]].itertuples(index=False, name=None)) or {LOCKSTEP}
         for number, way in enumerate(sorted(ways, key=lambda way: (way != LOCKSTEP, way))):
-            shown = runs[~pipelined | ((runs["timing"] == way[0]) & (runs["stages"] == way[1]))]
+            group = runs[~pipelined | ((runs["timing"] == way[0]) & (runs["stages"] == way[1]))]
             suffix = f"-{recipe}{f'-{number}' if number else ''}"
-            for run_set in frames.run_sets(str(scale), [frames.by_name[name].cell for name in shown["cell"]]):
+            for run_set in frames.run_sets(str(scale), [frames.by_name[name].cell for name in group["cell"]]):
                 yield from each(run_set, suffix, f", {timing.title_of_row(*way)}" if way != LOCKSTEP else "")
 
 
 def each(run_set: RunSet, suffix: str = "", way: str = "") -> Iterator[Shown]:
-    """Yield the accuracies by method and k, as a picture and a table, and the differences of PETRA to its rivals."""
+    """Yield the accuracies by method and k, as a picture and a table, and the differences of PETRA to other methods."""
     accuracy = means(run_set.runs, "test_accuracy", BY)
     networks, _, ks = (list(dict.fromkeys(axis)) for axis in zip(*accuracy, strict=True))
     planned = {place[:2] for place in accuracy}

@@ -21,7 +21,7 @@ from reproduce.exhibits.pareprop import gains_of
 from reproduce.modelling.buffer_rules import held, with_rules
 from reproduce.modelling.complexity import Measured, read_measured
 from reproduce.modelling.network import read_timed_networks
-from reproduce.presentation.compare import Difference, SeedSample, format_difference, means, measured_samples
+from reproduce.presentation.compare import Difference, SeedSample, format_difference, means, measured_samples, sample_of
 from reproduce.presentation.content import GIGABYTE, signless, with_sign
 from reproduce.presentation.statements import ClaimVerdict, compare, holds
 from reproduce.presentation.statistics import Estimate
@@ -159,9 +159,8 @@ def _of_runs(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence
             best = max(samples, key=lambda place: _mean(samples[place]), default=None)
             rows = rows[rows[by] == best]
             if best is not None and rows["status"].eq("done").any():
-                remarks.append(f"{by} = {best} chosen by test accuracy")
-        sample = next(iter(means(rows, test["measure"], ["settings"]).values()), SeedSample())
-        terms.append((float(term["weight"]), sample))
+                remarks.append(f"{by} = {best}{', chosen by test accuracy' * (len(samples) > 1)}")
+        terms.append((float(term["weight"]), sample_of(rows, test["measure"])))
         cells += list(rows.loc[rows["status"] == "done", "cell"])
     difference = Difference(tuple(terms))
     if (ours := difference.estimate) is None:

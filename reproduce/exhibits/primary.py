@@ -1,8 +1,8 @@
 """Show the few comparisons that decide the report's conclusions; every other comparison is exploratory.
 
-They are declared in `primary.json`, each as two cells without a seed, so that no comparison is picked after its result.
-The comparisons of a family answer one question and are corrected together, including those without runs. A family may
-be restricted to some seeds: the seeds that produced a hypothesis cannot confirm it.
+They are declared in `primary.json`, each as two cells without a seed, with the date of the declaration, and whether
+their runs came before it. The comparisons of a family answer one question and are corrected together, including those
+without runs. A family may be restricted to some seeds: the seeds that produced a hypothesis cannot confirm it.
 """
 
 import json
@@ -19,7 +19,7 @@ from reproduce.cells.base import CellError
 from reproduce.cells.kinds import from_dict
 from reproduce.cells.networks import title_of
 from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, notes, text_of
-from reproduce.presentation.compare import DONE, NOT_RUN, Difference, SeedSample, means
+from reproduce.presentation.compare import DONE, NOT_RUN, Difference, sample_of
 from reproduce.presentation.content import Entry, Finding, Role, Table, missing
 from reproduce.presentation.statistics import MARGIN_POINTS, holm, p_value
 from reproduce.presentation.tables import amount, difference_column, entry, judged_columns, number, table, words
@@ -117,7 +117,7 @@ def _runs(frames: Frames, settings: dict[str, Any], seeds: Collection[int] | Non
 
 
 def _difference(sides: list[DataFrame], value: str) -> Difference:
-    first, second = (next(iter(means(side, value, ["settings"]).values()), SeedSample()) for side in sides)
+    first, second = (sample_of(side, value) for side in sides)
     return first - second
 
 

@@ -126,7 +126,7 @@ def _other_command(run: Run[Any]) -> Entry | None:
 def _devices(runs: Sequence[Run[Any]]) -> str:
     """Count the cells that ran on CPUs and on GPUs. A cell that was stopped may have resumed on the other kind."""
     kinds = [{environment["device"] == "cpu" for environment in run.environments} for run in runs]
-    both = f", {mixed} began on a GPU and ended on a CPU" if (mixed := kinds.count({True, False})) else ""
+    both = f", {mixed} in part on a GPU and in part on a CPU" if (mixed := kinds.count({True, False})) else ""
     cells = kinds.count({True})
     return (
         f"{cells:,} {'cell' if cells == 1 else 'cells'} ran on CPUs, {kinds.count({False}) or 'none'} on a GPU{both}."

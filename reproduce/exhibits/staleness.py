@@ -219,7 +219,7 @@ class Used(NamedTuple):
 
 
 def _device_rows(run_set: RunSet, timed: list[TimedNetwork]) -> list[Used]:
-    """Return PETRA and its rivals on each number of devices; empty if the plan has no such cells."""
+    """Return PETRA and other methods on each number of devices; empty if the plan has no such cells."""
     runs = _runs(run_set, plan.devices)
     if runs.empty:
         return []

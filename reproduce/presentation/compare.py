@@ -173,6 +173,19 @@ def means(runs: DataFrame, value: str, by: Sequence[str]) -> SeedSamples:
     return samples
 
 
+def sample_of(runs: DataFrame, value: str) -> SeedSample:
+    """Return the sample of a column of runs that differ only in their seeds; empty without runs.
+
+    Raises:
+        ValueError: The runs have several settings.
+
+    """
+    samples = means(runs, value, ["settings"])
+    if len(samples) > 1:
+        raise ValueError(f"the runs have {len(samples)} settings, expected one: {', '.join(samples)}")
+    return next(iter(samples.values()), SeedSample())
+
+
 def differences(samples: SeedSamples, by: Sequence[str], **reference: Any) -> dict[Any, Difference]:
     """Return the difference of each place to its reference, for all places except the references themselves.
 

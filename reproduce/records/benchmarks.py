@@ -31,6 +31,7 @@ AGAIN = "It was not changed; run the benchmark again to replace it"  # the fix o
 
 #: Quantities that several scripts measure, or that an exhibit looks up by name.
 THROUGHPUT = "throughput"
+PEAK_OF_ALL = "peak memory, all processes"
 ALLOCATED, PEAK_PREDICTED = "allocated peak", "predicted peak"
 SIDE_BITS = "side bits"
 SECONDS = "time of a step"
@@ -42,7 +43,7 @@ class Series:
     """Values of one contestant, one per round.
 
     Attributes:
-        group: What its rivals have in common with it, such as the network. Ratios are taken within a group.
+        group: What the compared ones have in common with it, such as the network. Ratios are taken within a group.
         name: Name of the contestant.
         quantity: Measured quantity, such as "throughput".
         unit: Unit, such as "images/s".

@@ -396,7 +396,10 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
     row |= {name: result.get(name) for name in (*_MEASURED, *_TIMED)}
     devices = dict.fromkeys(environment.get("device", "cpu") for environment in run.environments)
     gpus = [device for device in devices if device != "cpu"]
-    row |= {"gpus": conjunction([*gpus, *(["a CPU"] * (bool(gpus) and "cpu" in devices))]), "machine": machine_of(run)}
+    row |= {
+        "gpus": conjunction([*gpus, *(["in part a CPU"] * (bool(gpus) and "cpu" in devices))]),
+        "machine": machine_of(run),
+    }
     row |= {"traceable": not any(str(code.get("commit")) in LOST for code in run.codes), "study": None}
     if not isinstance(cell, TrainedCell):
         return row | {"network": title_of(cell) if isinstance(cell, MeasuredCell) else ""}

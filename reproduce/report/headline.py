@@ -32,10 +32,10 @@ from reproduce.grids.plans.length import PETRA as VARIANT
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import STRATEGIES, Sharing, Strategy, evaluate_best
 from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import Difference, SeedSamples, format_difference, list_differences, means
+from reproduce.presentation.compare import Difference, SeedSamples, format_difference, means
 from reproduce.presentation.content import Figure, in_prose, short_title
 from reproduce.presentation.statistics import Verdict
-from reproduce.records.benchmarks import THROUGHPUT, Comparison
+from reproduce.records.benchmarks import PEAK_OF_ALL, THROUGHPUT, Comparison
 from reproduce.records.frames import Frames, RunSet, settings_key
 from reproduce.records.gradients import kinds_of
 from reproduce.text import conjunction, count
@@ -104,15 +104,31 @@ def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
     }
     if not known:
         return
-    listed = [f"{format_difference(gap, trailing=True)} after {epochs}" for epochs, gap in known.items()]
+    listed = [f"{format_difference(gap, trailing=True)} after {epochs}{_counts(gap)}" for epochs, gap in known.items()]
     cell = run_set.example
     width = f" at 1/{PAPER_WIDTH // cell.width} of the paper's width" * (cell.width < PAPER_WIDTH)
     network = title_of(cell).partition(",")[0]
     trails = text_of("headline", "trails", network=f"{network}{width}", k=VARIANT.k, listed=conjunction(listed))
     chain = compare_variant(frames, OF_CHAIN, {}, {"method": BACKPROPAGATION})
     figure, sooner = _accuracy(frames, run_set)
-    parts = (trails, sooner, _state_published_gaps(), _reconstruction(frames, run_set, chain), _at_paper_scale(frames))
+    parts = [trails, _on_same_machines(frames), sooner, _state_published_gaps()]
+    parts += [_reconstruction(frames, run_set, chain), _at_paper_scale(frames)]
     yield Answer(_title(_certain(known), network, chain), figure, " ".join(filter(None, parts)), "length")
+
+
+def _counts(gap: Difference) -> str:
+    """Return the numbers of runs of a difference with an interval, as " (6 + 6)"."""
+    known = gap.estimate
+    return f" ({' + '.join(map(str, known.counts))})" if known and known.half_width is not None else ""
+
+
+def _on_same_machines(frames: Frames) -> str:
+    """State the primary difference between PETRA and backpropagation over the runs on the machines of both."""
+    primary = next(comparison for comparison in primaries(frames) if comparison.title == "PETRA − backpropagation")
+    if not primary.accuracy.mixed or primary.alike.estimate is None:
+        return ""
+    gap = format_difference(primary.alike, trailing=True) + _counts(primary.alike)
+    return text_of("headline", "alike", epochs=primary.epochs, gap=gap)
 
 
 def _title(gaps: Mapping[int, Difference], network: str, chain: Primary) -> str:
@@ -168,13 +184,14 @@ def _reconstruction(frames: Frames, run_set: RunSet, chain: Primary) -> str:
     of_delayed, of_chain = by_title["PETRA − delayed gradients"], by_title[OF_CHAIN]
     text = ""
     if of_delayed.accuracy.estimate:
-        gap = format_difference(of_delayed.accuracy, unit="points") + _after_short_training(frames, run_set)
+        gap = format_difference(of_delayed.accuracy) + _counts(of_delayed.accuracy)
+        gap += f" points{_after_short_training(frames, run_set)}"
         where = count_reconstructing(next(iter(kinds_of(run_set).values())))
         text = text_of("headline", "delayed", epochs=of_delayed.epochs, gap=gap, seen=_seen(of_delayed), where=where)
-    if of_chain.accuracy.estimate and (exact := chain.accuracy.estimate):
+    if of_chain.accuracy.estimate and chain.accuracy.estimate:
         behind, cost = (format_difference(gap, trailing=True) for gap in (chain.accuracy, of_chain.accuracy))
-        runs = f" ({' and '.join(map(str, dict.fromkeys(exact.counts)))} runs each)" * (max(exact.counts) > 1)
-        deep = text_of("headline", "chain", epochs=of_chain.epochs, behind=behind, cost=cost, runs=runs)
+        behind, cost = behind + _counts(chain.accuracy), cost + _counts(of_chain.accuracy)
+        deep = text_of("headline", "chain", epochs=of_chain.epochs, behind=behind, cost=cost)
         return f"{text} {deep}{_at_half_the_staleness(frames)}"
     return f"{text} {text_of('headline', 'no_chain')}"
 
@@ -186,7 +203,8 @@ def _at_half_the_staleness(frames: Frames) -> str:
     cost = compare_variant(frames, OF_CHAIN, asynchronous, asynchronous).accuracy
     if not (behind.estimate and cost.estimate):
         return ""
-    points = {name: format_difference(gap, trailing=True) for name, gap in (("behind", behind), ("cost", cost))}
+    gaps = (("behind", behind), ("cost", cost))
+    points = {name: format_difference(gap, trailing=True) + _counts(gap) for name, gap in gaps}
     return " " + text_of("headline", "half", **points)
 
 
@@ -197,7 +215,7 @@ def _after_short_training(frames: Frames, run_set: RunSet) -> str:
     for epochs in sorted(set(runs["epochs"])):
         gap = reached[PETRA, epochs, most] - reached[DELAYED, epochs, most]
         if gap.estimate:
-            return f" (after {int(epochs)} epochs {format_difference(gap)})"
+            return f", after {int(epochs)} epochs {format_difference(gap)}{_counts(gap)}"
     return ""
 
 
@@ -205,6 +223,8 @@ def _seen(comparison: Primary) -> str:
     verdict = comparison.accuracy.verdict
     if verdict is Verdict.LOWER and comparison.holds:
         return "reconstruction and current weights cost accuracy"
+    if verdict is Verdict.HIGHER and comparison.holds:
+        return "reconstruction and current weights cost no accuracy"
     if verdict is Verdict.EQUAL:
         return "no cost of reconstruction and current weights above half a point is left"
     return "whether reconstruction and current weights cost accuracy is open"
@@ -258,10 +278,11 @@ def _saves(network: TimedNetwork) -> Answer:
     ]
     same = ours.fullest > 0.98 * rival.fullest
     title = (
-        "In total PETRA holds less than delayed gradients and DSP, but on the fullest device no less than DSP."
+        "In total PETRA holds less than delayed gradients and DSP, but on the fullest device no less than DSP"
         if same
-        else "PETRA holds less than delayed gradients and DSP on every device."
+        else "PETRA holds less than delayed gradients and DSP on every device"
     )
+    title += ", and there more than backpropagation on one device." if ours.fullest > exact.total else "."
     why = ", since a stage that cannot be inverted keeps its inputs under both" * same
     costs = ": pipelining itself costs memory" * (exact.total < ours.total)
     numbers = {"held": held, "sooner": sooner, "again": _hold(network, CHECKPOINTED), "k": SPEED_K[-1]}
@@ -277,7 +298,7 @@ SPEED_K = (1, 4, 16, 32)
 OURS, MERGED, PIPELINE, CHECKPOINTED = methods.PETRA.title, "PETRA, merged stages", "1F1B", "1F1B, checkpointing"
 KEEPING = methods.DELAYED_GRADIENTS.title
 SHOWN, ONE_PROCESS = (OURS, PIPELINE, CHECKPOINTED), "autograd, one process"  # of the benchmark “pipelining”
-FASTER = 1.05  # least ratio of two speeds that counts as a difference, since stage costs vary from run to run
+FASTER = 1.15  # least ratio of two speeds that counts as a difference: measured stage costs vary by about 15 %
 
 
 def _find_timed(frames: Frames) -> TimedNetwork | None:
@@ -351,7 +372,7 @@ def _list_range(speeds: Speeds, way: str, devices: int) -> str:
 
 
 def _state_measured_speeds(frames: Frames) -> str:
-    """State the speeds of two processes relative to one process with backpropagation, for every network.
+    """State speeds of two processes relative to one process with backpropagation, and peak memory, for every network.
 
     Each speed is the median over rounds of ratios within a round.
     """
@@ -361,13 +382,18 @@ def _state_measured_speeds(frames: Frames) -> str:
             timed = {series.name for series in record.series if (series.group, series.quantity) == (group, THROUGHPUT)}
             if {OURS, PIPELINE} <= timed:
                 ratios = [Comparison(group, THROUGHPUT, name, ONE_PROCESS) for name in SHOWN if name in timed]
-                speeds = [f"{r.first.replace(', ', ' with ')} {record.spread(r).median:.2f}" for r in ratios]
+                peaks = {s.name: s.values[0] for s in record.series if (s.group, s.quantity) == (group, PEAK_OF_ALL)}
+                speeds = [
+                    f"{r.first.replace(', ', ' with ')} {record.spread(r).median:.2f} with {peaks[r.first]:.0f} MB"
+                    for r in ratios
+                ]
+                speeds.append(f"one process 1 with {peaks[ONE_PROCESS]:.0f} MB")
                 network, _, width = group.partition(",")
                 listed.append(f"{conjunction(speeds)} ({title_of_convolutional(network)},{width})")
         if listed:
-            k = record.setting["micro_batches"]
-            where = record.environment["processor"]
-            return text_of("headline", "measured", where=where, k=k, speeds="; ".join(listed))
+            measured = {"where": record.environment["processor"], "k": record.setting["micro_batches"]}
+            measured |= {"rounds": record.setting["rounds"], "speeds": "; ".join(listed)}
+            return text_of("headline", "measured", **measured)
     return ""
 
 
@@ -432,7 +458,7 @@ def _with_less_staleness(reached: SeedSamples, named: Mapping[int, str]) -> str:
         f"at a staleness of {at}": reached[PETRA, shortest, at] - reached[BACKPROPAGATION, shortest, 0]
         for at in sorted(named)[1:-1]
     }
-    listed = list_differences({at: gap for at, gap in gaps.items() if gap.estimate and gap.estimate.half_width})
+    listed = [f"{format_difference(gap)}{_counts(gap)} {at}" for at, gap in gaps.items() if _counts(gap)]
     if not listed:
         return ""
     return text_of("headline", "sooner", epochs=int(shortest), listed=conjunction(listed), most=max(named))

@@ -113,7 +113,7 @@ def test_measured_speeds_are_ratios_for_every_network(tmp_path: Path) -> None:
             == ("PETRA", "autograd, one process", "throughput")
             and comparison.group.startswith(network)
         )
-        assert f"PETRA {record.spread(comparison).median:.2f}, 1F1B" in text
+        assert f"PETRA {record.spread(comparison).median:.2f} with " in text
         assert f"({title}, width 32)" in text
     assert _state_measured_speeds(Frames(read(tmp_path))) == ""
 
