@@ -50,7 +50,6 @@ class TimedNetwork:
         device: Device whose kernels determine the predicted memory.
         staleness: Staleness of each stage; None for lockstep, or for zero if the method is not pipelined.
         machine: Machine on which the stages were timed, and its load at that time.
-        stages: Stages of the cell's network that make this network, if it is not the same; a chain repeats one of them.
 
     """
 
@@ -62,7 +61,6 @@ class TimedNetwork:
     device: str = "cpu"
     staleness: tuple[int, ...] | None = None
     machine: str = ""
-    stages: tuple[int, ...] | None = None
 
     @classmethod
     def from_rows(cls, cell: StageCostCell, rows: Sequence[Mapping[str, Any]], **settings: Any) -> "TimedNetwork":
@@ -90,8 +88,7 @@ class TimedNetwork:
     @property
     def footprints(self) -> tuple[Footprint, ...]:
         """Bytes that each stage needs per micro-batch."""
-        whole = predict_footprints(self.cell, self.method, self.device)
-        return whole if self.stages is None else tuple(whole[stage] for stage in self.stages)
+        return predict_footprints(self.cell, self.method, self.device)
 
     @cached_property
     def held(self) -> tuple[int, ...]:

@@ -94,9 +94,7 @@ class Outcome(NamedTuple):
 
 
 @cache
-def evaluate(
-    network: TimedNetwork, strategy: Strategy, sizes: tuple[int, ...], accumulation: int, link: Link = INSTANT
-) -> Outcome:
+def evaluate(network: TimedNetwork, strategy: Strategy, sizes: tuple[int, ...], accumulation: int) -> Outcome:
     """Return time and bytes of a strategy, simulated once for all exhibits.
 
     Args:
@@ -104,7 +102,6 @@ def evaluate(
         strategy: The strategy.
         sizes: Number of stages of each device.
         accumulation: Number of micro-batches per update, k.
-        link: Link between any two devices.
 
     """
     network = network.under(strategy.method, accumulation)
@@ -113,12 +110,12 @@ def evaluate(
         (costs, footprints), sizes = merge_stages(network, sizes), (1,) * len(sizes)
     staleness = (0,) * len(costs)
     if strategy.schedule is not None:
-        timeline = simulate(strategy.schedule(len(costs), accumulation), costs, link)
+        timeline = simulate(strategy.schedule(len(costs), accumulation), costs)
         seconds = timeline.seconds / accumulation
     else:
         if strategy.method.pipelined:
             staleness = per_device(sizes if strategy.sharing is Sharing.STALENESS else [1] * len(costs), strategy.slack)
-        timeline, seconds = run_full(strategy.method, costs, sizes, accumulation, staleness, link)
+        timeline, seconds = run_full(strategy.method, costs, sizes, accumulation, staleness)
     peaks = find_peaks(timeline, footprints, strategy.method)
     return Outcome(seconds, max(peaks), sum(peaks), staleness[0])
 
@@ -131,7 +128,12 @@ def merge_stages(network: TimedNetwork, sizes: Sequence[int]) -> tuple[tuple[Cos
 
 
 def run_full(
-    method: Method, costs: Sequence[Cost], sizes: Sequence[int], accumulation: int, staleness: Sequence[int], link: Link
+    method: Method,
+    costs: Sequence[Cost],
+    sizes: Sequence[int],
+    accumulation: int,
+    staleness: Sequence[int],
+    link: Link = INSTANT,
 ) -> tuple[Timeline, float]:
     """Simulate a method of the engine until its pipeline is full and some micro-batches longer.
 

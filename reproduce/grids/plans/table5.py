@@ -1,4 +1,4 @@
-"""Table 5 and the study of scale: every stage of the RevNets, timed."""
+"""Table 5: every stage of the RevNets, timed."""
 
 from petra_core import methods
 from reproduce.cells import catalogue
