@@ -39,10 +39,10 @@ def test_stop_with_delay_compensation_changes_no_bit(tmp_path: Path, plain: Path
 
 def test_two_versions_limit_the_depth(tmp_path: Path) -> None:
     """PipeDream-2BW refuses a depth that needs more than two weight versions, and states the smallest k."""
-    cell = dataclasses.replace(CHAIN, method="PIPEDREAM_2BW", accumulation=11)
-    with pytest.raises(UnsupportedError, match="raise k to 12 or more"):
+    cell = dataclasses.replace(CHAIN, method="PIPEDREAM_2BW", accumulation=7)
+    with pytest.raises(UnsupportedError, match="raise k to 8 or more"):
         run(cell, tmp_path)
-    run(dataclasses.replace(cell, accumulation=12), tmp_path / "deep enough")
+    run(dataclasses.replace(cell, accumulation=8), tmp_path / "deep enough")
 
 
 def test_rate_constant_is_converted_from_epochs_to_updates(tmp_path: Path) -> None:

@@ -68,12 +68,12 @@ def test_reconstruction_errors_are_in_every_epoch(whole):
     last = record.read().metrics[-1]
     assert last["probes"] > 0
     value = last["measured"]
-    assert value["training/input"][0] is value["rounding/input"][6] is None
-    assert value["training/x"][5] == 0.0
-    for stage in range(1, 6):
+    assert value["training/input"][0] is value["rounding/input"][4] is None
+    assert value["training/x"][3] == 0.0
+    for stage in range(1, 4):
         assert value["rounding/input"][stage] < 1e-5 < value["rounding_bfloat16/input"][stage]
         assert value["training/input"][stage] > 1e-3
-    assert value["training/input"][1] > value["training/input"][5]
+    assert value["training/input"][1] > value["training/input"][3]
 
 
 @pytest.mark.parametrize(("name", "stops"), [("gradients", (15, 30)), ("reconstruction", (30,))])
@@ -97,5 +97,5 @@ def test_diverging_probed_run_records_earlier_measures(kind, tmp_path):
 def test_probe_uses_the_autocast_dtype_of_training(whole):
     """In bfloat16 the method's gradient at the head equals the delayed one: the copy rounds in the same way."""
     record = whole("bf16")
-    error = record.read().metrics[-1]["measured"]["method/delayed/relative_error"][6]
+    error = record.read().metrics[-1]["measured"]["method/delayed/relative_error"][4]
     assert error < 1e-3 < torch.finfo(torch.bfloat16).eps

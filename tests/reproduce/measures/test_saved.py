@@ -129,13 +129,13 @@ def test_non_finite_running_statistics_are_a_divergence(tmp_path: Path, monkeypa
 
     def broken(pipeline: Pipeline) -> Any:
         losses = drain(pipeline)
-        next(b for name, b in pipeline.stages[4].named_buffers() if name.endswith("running_var")).fill_(float("inf"))
+        next(b for name, b in pipeline.stages[3].named_buffers() if name.endswith("running_var")).fill_(float("inf"))
         return losses
 
     monkeypatch.setattr(Pipeline, "drain", broken)
     record, state = run(CHAIN, tmp_path)
     assert (state.status, state.reason) == (Status.FAILED, "diverged")
-    assert "running_var of stage 4 is not finite" in str(record.read().result)
+    assert "running_var of stage 3 is not finite" in str(record.read().result)
 
 
 def test_non_finite_outputs_are_a_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

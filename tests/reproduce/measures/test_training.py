@@ -57,8 +57,8 @@ def test_cell_trains_to_a_result(tmp_path):
     assert [line["epoch"] for line in metrics] == [1, 2]
     assert result["test_accuracy"] == metrics[-1]["test_accuracy"] > 80
     assert result["micro_batches"] == 2 * 89
-    assert len(result["stages"]) == 7
-    assert result["staleness"] == result["observed_staleness"] == [0] * 7
+    assert len(result["stages"]) == 5
+    assert result["staleness"] == result["observed_staleness"] == [0] * 5
     assert metrics[0]["train_loss"] > metrics[1]["train_loss"]
     assert metrics[1]["learning_rate"] == cell.learning_rate
     assert not record.checkpoint.exists()
@@ -66,9 +66,9 @@ def test_cell_trains_to_a_result(tmp_path):
 
 def test_observed_staleness_is_that_of_the_timing(tmp_path):
     """The observed staleness of every block equals that of the timing."""
-    cell = dataclasses.replace(CHAIN, method="PETRA", timing="1f1b", stages=(2, 3, 2))
+    cell = dataclasses.replace(CHAIN, method="PETRA", timing="1f1b", stages=(2, 2, 1))
     record, _ = run(cell, tmp_path)
-    assert record.read().result["staleness"] == record.read().result["observed_staleness"] == [2, 2, 1, 1, 1, 0, 0]
+    assert record.read().result["staleness"] == record.read().result["observed_staleness"] == [2, 2, 1, 1, 0]
 
 
 def test_saved_model_has_recorded_accuracy(whole, monkeypatch):
@@ -202,7 +202,7 @@ def test_pipeline_is_full_between_epochs_and_drained_at_end(tmp_path, monkeypatc
 
     monkeypatch.setattr(Pipeline, "evaluate", spy)
     record, _ = run(CHAIN, tmp_path)
-    assert in_flight == [7, 12, 0]
+    assert in_flight == [7, 8, 0]
     assert all(line["train_loss"] is not None for line in record.read().metrics)
     record, _ = run(dataclasses.replace(CHAIN, batch_size=300), tmp_path / "short")  # 4 micro-batches per epoch
     assert all(line["train_loss"] is not None for line in record.read().metrics), "each is known in the same step"
