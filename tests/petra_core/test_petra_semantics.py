@@ -5,6 +5,7 @@ combination. A new kind of training is a new case.
 """
 
 import bisect
+import collections
 import concurrent.futures
 import dataclasses
 import functools
@@ -196,7 +197,10 @@ def check(case: Case, folder: Path) -> None:
         if case.dropout:
             alone = case.pipeline(seed=7)
             case.train(alone)
-        assert_bitwise_equal(train_over_ranks(case), dict(enumerate(alone.state_dict()["workers"])))
+        middle, end = train_over_ranks(case)
+        assert_bitwise_equal(end, dict(enumerate(alone.state_dict()["workers"])))
+        if case.stop and not case.dropout:
+            assert_bitwise_equal(middle, dict(enumerate(state["workers"])))
 
 
 def assert_equals_reference(case: Case) -> tuple[Pipeline, dict[str, Any]]:
@@ -259,6 +263,10 @@ class ThreadChannel(Channel):
         super().__init__(stage_ranges(partition, sum(partition))[rank], sum(partition))
         self._queues, self._baton = queues, baton  # of messages, by the receiving stage and whether from above
         self._expected: dict[bool, deque[int]] = {False: deque(), True: deque()}
+        self.compared: Mapping[str, Any] = {}
+
+    def check_settings(self, settings: Mapping[str, Any], *_: object) -> None:
+        self.compared = settings
 
     def expect(self, forward: int | None, backward: int | None) -> None:
         for from_above, number in ((False, forward), (True, backward)):
@@ -283,29 +291,35 @@ class ThreadChannel(Channel):
         return messages
 
 
-def train_over_ranks(case: Case) -> dict[int, Any]:
-    """Train with a thread for each rank; return the final state of each stage."""
+def train_over_ranks(case: Case) -> tuple[dict[int, Any], dict[int, Any]]:
+    """Train with a thread for each rank; return the state of each stage after `stop` micro-batches and at the end."""
     queues: Mapping[Any, queue.SimpleQueue[Message]] = defaultdict(queue.SimpleQueue)
     baton = threading.Lock()
 
-    def train(rank: int) -> dict[int, Any]:
+    def train(rank: int) -> tuple[dict[int, Any], dict[int, Any]]:
+        def states() -> dict[int, Any]:
+            workers = p.state_dict()["workers"]
+            return {index: workers[index] for index in channel.stages}
+
+        middle: dict[int, Any] = {}
         with baton:
             channel = ThreadChannel(case.partition, rank, queues, baton)
             p = case.pipeline(seed=7, channel=channel)
+            assert channel.compared["accumulation"] == case.k
             new = p.state_dict()
             toys.train(p, case.data()[-3:], drain=False)  # earlier work and its messages must leave no trace
             p.load_state_dict(new)
             with pytest.raises(ValueError, match="over several processes"):
                 p.stagger()
             with mock.patch.object(p.executor, "waiting", wraps=p.executor.waiting) as waiting:
-                case.train(p)
+                case.train(p, lambda m, loss: middle.update(states()) if m + 1 == case.stop else None)
             assert {step for _, step in (call.args for call in waiting.mock_calls)} == set(range(case.count))
-            states = p.state_dict()["workers"]
-            return {index: states[index] for index in channel.stages}
+            return middle, states()
 
     ranks = range(len(case.partition))
     with concurrent.futures.ThreadPoolExecutor(len(ranks)) as pool:
-        return {index: state for states in pool.map(train, ranks) for index, state in states.items()}
+        middles, ends = zip(*pool.map(train, ranks), strict=True)
+    return dict(collections.ChainMap(*middles)), dict(collections.ChainMap(*ends))
 
 
 def in_lockstep() -> list[Case]:

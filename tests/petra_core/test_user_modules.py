@@ -486,13 +486,22 @@ def test_recomputing_constructs_train_under_delay_rules(rule: UpdateRule, method
         assert_same(trained(network(wrap), method, delay=[rule]), expected)
 
 
-@pytest.mark.parametrize("construct", ["inner backward of dropout", "backward that reads an attribute"])
+@pytest.mark.parametrize(
+    ("construct", "before"),
+    [
+        ("inner backward of dropout", 8),
+        ("backward that reads an attribute", 8),
+        ("buffers that are written and replaced", 1),
+    ],
+)
 @pytest.mark.parametrize("method", [method for method in KEEPING if method.pipelined], ids=str)
-def test_resumed_graphs_have_the_attributes_of_their_forwards(construct: str, method: Method) -> None:
-    """A resume records several graphs in sequence, each of which sets the attributes."""
+def test_resumed_graphs_have_attributes_and_buffers_of_their_forwards(
+    construct: str, before: int, method: Method
+) -> None:
+    """A resume records several graphs in sequence, each of which sets the attributes or writes the buffers."""
     make = CONSTRUCTS[construct][0]
     p, resumed = made(make(), method), made(make(), method)
-    step(p, 8)
+    step(p, before)
     resumed.load_state_dict(copy.deepcopy(p.state_dict()))
     step(p, 8)
     step(resumed, 8)
