@@ -282,17 +282,16 @@ class Pipeline:
         self.channel.check_step(self.micro_batches, streams, target, self._learning_rate)
         self.shapes = check_shapes(self.shapes, self.micro_batches, (*streams, *goals))
         self._catch_up()
-        self._broken = True  # an interrupt would leave half of the micro-batch
-        number = self.micro_batches
-        self.micro_batches += 1
-        first, last = self.workers[0], self.workers[-1]
-        if first.index == 0:
-            first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)))
-        if last.is_head:
-            last.receive_target(keys, Message(number, tuple(goal.detach().clone() for goal in goals)))
-        self._loss = None
-        self._work(self._limits())
-        self._broken = False
+        with self._breaking():  # an interrupt would leave half of the micro-batch
+            number = self.micro_batches
+            self.micro_batches += 1
+            first, last = self.workers[0], self.workers[-1]
+            if first.index == 0:
+                first.receive(Message(number, tuple(stream.detach().clone() for stream in streams)))
+            if last.is_head:
+                last.receive_target(keys, Message(number, tuple(goal.detach().clone() for goal in goals)))
+            self._loss = None
+            self._work(self._limits())
         return self._loss
 
     def drain(self) -> None:
@@ -308,12 +307,11 @@ class Pipeline:
         """
         self._refuse_after_broken_step()
         self._catch_up()
-        self._broken = True
-        self._work([self.micro_batches + self.staleness[0]] * len(self.workers))
-        self.drained = self.micro_batches
-        self._done = [self.micro_batches] * len(self.workers)
-        self._broken = False
-        self._look_at_losses()
+        with self._breaking():
+            self._work([self.micro_batches + self.staleness[0]] * len(self.workers))
+            self.drained = self.micro_batches
+            self._done = [self.micro_batches] * len(self.workers)
+            self._losses.look()
         self.channel.close()
         self.shapes = None
         for worker in self.workers:
@@ -353,7 +351,8 @@ class Pipeline:
             NonFiniteError: If one is infinite or NaN.
 
         """
-        self._look_at_losses()
+        with self._breaking():
+            self._losses.look()
         self._catch_up()
         check_weights(self.micro_batches - 1, self.workers)
 
@@ -410,7 +409,8 @@ class Pipeline:
             NonFiniteError: If an earlier loss is infinite or NaN.
 
         """
-        self._look_at_losses()
+        with self._breaking():
+            self._losses.look()
         for worker in self.workers:
             worker.stream.active = False
         try:
@@ -447,16 +447,15 @@ class Pipeline:
 
         """
         self._refuse_after_broken_step()
-        self._broken = True
-        work()
-        self.micro_batches += 1
-        limits = self._limits()
-        for recording in self._recordings:
-            steps = range(min(self._done), max(limits))
-            turns = (turn for step in steps for turn in self._turns(step, limits))
-            recording.extend((worker.index, action) for turn in turns for worker, action in turn)
-        self._done, self._deferred = limits, snapshot
-        self._broken = False
+        with self._breaking():
+            work()
+            self.micro_batches += 1
+            limits = self._limits()
+            for recording in self._recordings:
+                steps = range(min(self._done), max(limits))
+                turns = (turn for step in steps for turn in self._turns(step, limits))
+                recording.extend((worker.index, action) for turn in turns for worker, action in turn)
+            self._done, self._deferred = limits, snapshot
 
     def note_loss(self, loss: Tensor) -> None:
         """Check the loss of the last step, as `step` does except in `without_host_reads`.
@@ -468,9 +467,8 @@ class Pipeline:
             NonFiniteError: If a loss is infinite or NaN. On a GPU it may be detected some steps later.
 
         """
-        self._broken = True  # so that no step can follow an error
-        self._losses.add(self.micro_batches - 1 - self.lags[-1], loss, in_forward=False)
-        self._broken = False
+        with self._breaking():
+            self._losses.add(self.micro_batches - 1 - self.lags[-1], loss, in_forward=False)
 
     def memory(self) -> MemoryReport:
         """Return the bytes that each stage of this process holds, by kind: current and peak."""
@@ -708,17 +706,6 @@ class Pipeline:
         for worker in self.workers:
             self._collect(worker, None)
 
-    def _look_at_losses(self) -> None:
-        """Check that all losses so far are finite. After an error the pipeline cannot continue.
-
-        Raises:
-            NonFiniteError: If a loss is infinite or NaN.
-
-        """
-        before, self._broken = self._broken, True  # so that no step can follow an error
-        self._losses.look()
-        self._broken = before
-
     def _catch_up(self) -> None:
         """Update the state of the workers after repeated steps, which defer this (`petra_core.devices.captured`).
 
@@ -728,6 +715,13 @@ class Pipeline:
         if self._deferred is not None:
             self._deferred()
             self._deferred = None
+
+    @contextlib.contextmanager
+    def _breaking(self) -> Iterator[None]:
+        """Return a context after which no step can follow if an exception leaves it."""
+        before, self._broken = self._broken, True
+        yield
+        self._broken = before
 
     def _refuse_after_broken_step(self) -> None:
         if self._broken:
