@@ -104,13 +104,14 @@ class PipeliningSetting:
         """Make stages that work without their neighbours; None for all."""
         stages = self.stages()
         arriving = feeds(stages, method, *self.micro()[0])
+        settings = Settings(method=method, seed=0)
         return [
             StageAlone(
                 stages[index],
                 index,
-                Settings(method=method, seed=0),
+                settings,
                 arriving[index],
-                waiting=min(method.staleness(index, len(stages)), 1),
+                waiting=min(settings.vector(len(stages))[index], 1),
                 optimizer=sgd,
             )
             for index in own_stages or range(len(stages))

@@ -151,17 +151,13 @@ class Method:
         """Return whether the weights of the forward are stashed for the backward."""
         return self.weights is Weights.STASH
 
-    def staleness(self, stage: int, stages: int) -> int:
-        """Return the staleness in lockstep (`petra_core.staleness`): 2(J - 1 - j) if pipelined, else 0."""
-        return 2 * (stages - 1 - stage) if self.pipelined else 0
-
     def ticks_to_steady(self, stages: int, accumulation: int) -> int:
         """Return the number of micro-batches in lockstep until the pipeline is in steady state.
 
         In steady state every stage has updated, and every weight stash contains its maximal number of versions. While
         the pipeline fills, all forwards use the first version, so stashes need twice that time to fill.
         """
-        staleness = self.staleness(0, stages)
+        staleness = 2 * (stages - 1) if self.pipelined else 0
         return (2 * staleness if self.stashes_weights else staleness) + accumulation
 
     def check_staleness(self, staleness: int, accumulation: int) -> None:

@@ -76,7 +76,7 @@ class PipelineTrainer(PeerTrainer):
         self._gradients: dict[int, list[Tensor]] = {}
         keep = self._keep if optimizer is None else None
         self._pipeline = Pipeline(stages, method, optimizer=optimizer, seed=0, before_update=keep)
-        self.ready = method.staleness(0, len(stages)) + 1
+        self.ready = self._pipeline.staleness[0] + 1
 
     def step(self, images: Tensor, labels: Tensor) -> None:
         self._pipeline.step(images, labels)

@@ -239,7 +239,7 @@ def time_stages(
     for index, (stage, feed) in enumerate(zip(stages, arriving, strict=True)):
         with torch.random.fork_rng(devices=cuda):
             # At most k waiting micro-batches are needed for forward and backward to use different weights.
-            waiting = min(method.staleness(index, len(stages)), accumulation)
+            waiting = min(2 * (len(stages) - 1 - index), accumulation) if method.pipelined else 0
             alone = StageAlone(copy_stages([stage])[0], index, settings, feed, waiting=waiting, optimizer=optimizer)
             for _ in range(max(WARM_UP, accumulation)):
                 alone.turn()

@@ -74,7 +74,7 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
         between: list[MemoryReport] = []  # reports after each step
         stages[-1].function.register_forward_pre_hook(lambda *_: at_head.append(pipeline.memory()))
         # After this number of steps the pipeline is full, every stash has all its versions, and an update was done.
-        count = 2 * (method.staleness(0, len(stages)) + cell.accumulation) + 1
+        count = 2 * (pipeline.staleness[0] + cell.accumulation) + 1
         for _ in range(count):
             pipeline.step(images, labels)
             between.append(pipeline.memory())
@@ -105,9 +105,9 @@ def measure_complexity(cell: ComplexityCell, device: torch.device = torch.device
 
 def _stage_alone(cell: ComplexityCell, method: Method, stage: Stage, feed: Feed, count: int) -> StageAlone:
     """Return the first inner stage of `count` stages, filled until all its stashed weight versions differ."""
-    waiting = method.staleness(FIRST_INNER, count)
     k = cell.accumulation
     settings = Settings(method=method, accumulation=k, seed=0)
+    waiting = settings.vector(count)[FIRST_INNER]
     alone = StageAlone(stage, FIRST_INNER, settings, feed, waiting=waiting, optimizer=SGD)
     for _ in range(-(-(waiting + 1) // k) * k):  # a multiple of k, so that it ends with an update
         alone.turn()

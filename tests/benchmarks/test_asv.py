@@ -139,7 +139,11 @@ def test_ticks_to_steady_supports_old_commits(monkeypatch: pytest.MonkeyPatch) -
     now = [pipeline.method.ticks_to_steady(len(pipeline.stages), 1) for pipeline in pipelines]
     assert [ticks_to_steady(pipeline) for pipeline in pipelines] == now
     monkeypatch.delattr(methods.Method, "ticks_to_steady")
-    monkeypatch.setattr(methods.Method, "delay", methods.Method.staleness, raising=False)  # the name in those commits
+
+    def delay(method: methods.Method, stage: int, stages: int) -> int:
+        return 2 * (stages - 1 - stage) if method.pipelined else 0
+
+    monkeypatch.setattr(methods.Method, "delay", delay, raising=False)  # a method of those commits
     assert [ticks_to_steady(pipeline) for pipeline in pipelines] == now
 
 

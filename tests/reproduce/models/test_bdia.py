@@ -13,6 +13,7 @@ from petra_core import HeadStage, Pipeline, Stage, methods, models
 from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.randomness import RandomStream, replay
+from petra_core.settings import Settings
 from petra_core.tape import Streams, as_streams
 from reproduce.measures.reconstruction import ReconstructionProbe
 from reproduce.models.bdia import BdiaStage, Quantise, pack, unpack
@@ -198,7 +199,7 @@ def test_bytes_with_side_bits_match_prediction(method: Method) -> None:
     """Measured bytes equal the prediction, including a side bit per value of each micro-batch in flight."""
     _, predicted = assert_bytes_are_as_predicted(network(), method, batches(1)[0], 1, toys.sgd)
     values = 4 * 4 * 16  # samples, tokens, channels
-    expected = 0 if method is methods.DSP else values // 8 * (method.staleness(1, 5) + 1)
+    expected = 0 if method is methods.DSP else values // 8 * (Settings(method=method).vector(5)[1] + 1)
     assert predicted[1].peak["side_bits"] == expected
 
 
