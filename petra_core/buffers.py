@@ -52,11 +52,8 @@ class FrozenBuffers:
 
     def changed(self, copies: BufferCopies) -> Buffers:
         """Return the buffers that `freeze` replaces and whose values differ from those of earlier `copies`."""
-        return {
-            (module, name): now
-            for module, name, now in self._replaced()
-            if now is not None and ((before := copies.get((module, name))) is None or not _equal(before, now))
-        }
+        buffers = {(module, name): buffer for module, name, buffer in self._replaced() if buffer is not None}
+        return {place: buffer for place, buffer in buffers.items() if not _equal(copies.get(place), buffer)}
 
     def _replaced(self) -> list[tuple[nn.Module, str, Tensor | None]]:
         """Return the buffers that `freeze` replaces, each with its module and its name.
@@ -94,10 +91,11 @@ class FrozenBuffers:
                 module._buffers[name] = buffer
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
+def _equal(one: Tensor | None, other: Tensor) -> bool:
     """Return whether two buffers are equal; False for sparse ones, which torch cannot compare."""
-    alike = one.layout is torch.strided and (one.shape, one.dtype) == (other.shape, other.dtype)
-    return alike and torch.equal(one, other)
+    if one is None or one.layout is not torch.strided or (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    return torch.equal(one, other)
 
 
 def attributes_of(function: nn.Module, kinds: type | tuple[type, ...] = object) -> Attributes:

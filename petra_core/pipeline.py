@@ -47,11 +47,6 @@ from petra_core.targets import Target, flatten
 from petra_core.update_rule import UpdateRule
 from petra_core.worker import AfterBackward, BeforeUpdate, Worker, devices_of
 
-BROKEN = (
-    "an exception broke off a step of this pipeline or the loading of a state, so its stages no longer fit together; "
-    "load a checkpoint, into this pipeline or a new one"
-)
-
 
 class Pipeline:
     """A trainer of a list of stages with one of the methods.
@@ -504,21 +499,18 @@ class Pipeline:
         self.check_finite()
         self._collect_all()
         own_states = {worker.index: worker.state_dict() for worker in self.workers}
-        state: dict[str, Any] = copy_tree(
-            {
-                "format": STATE_FORMAT,
-                **self.settings.as_state(len(self.stages)),
-                "micro_batches": self.micro_batches,
-                "drained": self.drained,
-                "behind": [self.micro_batches - done for done in self._done] if any(self.lags) else None,
-                "shapes": self.shapes,
-                "random": None
-                if self.settings.seed is not None
-                else capture_all(worker.device for worker in self.workers),
-                "workers": [own_states.get(index) for index in range(len(self.stages))],
-            }
-        )
-        return state
+        seeded = self.settings.seed is not None
+        state = {
+            "format": STATE_FORMAT,
+            **self.settings.as_state(len(self.stages)),
+            "micro_batches": self.micro_batches,
+            "drained": self.drained,
+            "behind": [self.micro_batches - done for done in self._done] if any(self.lags) else None,
+            "shapes": self.shapes,
+            "random": None if seeded else capture_all(worker.device for worker in self.workers),
+            "workers": [own_states.get(index) for index in range(len(self.stages))],
+        }
+        return dict(copy_tree(state))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for copy.deepcopy and pickle.
@@ -725,4 +717,7 @@ class Pipeline:
 
     def _refuse_after_broken_step(self) -> None:
         if self._broken:
-            raise RuntimeError(BROKEN)
+            raise RuntimeError(
+                "an exception broke off a step of this pipeline or the loading of a state, so its stages no longer fit "
+                "together; load a checkpoint, into this pipeline or a new one"
+            )

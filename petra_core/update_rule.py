@@ -164,12 +164,10 @@ class StageRules:
     def __init__(self, rules: Sequence[UpdateRule], optimizer: "Optimizer | None") -> None:
         self._rules = [] if optimizer is None else [rule.bind(optimizer) for rule in rules]
         plain = UpdateRule() if optimizer is None else UpdateRule().bind(optimizer)
-        forward, backward, gradient, step = (
-            next((rule for rule in self._rules if rule.overrides(hook)), plain) for hook in HOOKS
-        )
-        self.predicts, self.replaces, self.corrects = forward is not plain, backward is not plain, gradient is not plain
-        self.step = step.step
-        self._forward, self._backward, self._gradient, self._stepping = forward, backward, gradient, step
+        chosen = [next((rule for rule in self._rules if rule.overrides(hook)), plain) for hook in HOOKS]
+        self.predicts, self.replaces, self.corrects, _ = (rule is not plain for rule in chosen)
+        self._forward, self._backward, self._gradient, self._stepping = chosen
+        self.step = self._stepping.step
         self._initial = copy.deepcopy(self.state_dict())
 
     def restart(self) -> None:
@@ -229,7 +227,8 @@ def _leaves(
 
 def _check_result(rule: UpdateRule, hook: str, wanted: "Mapping[str, Tensor]", given: "Mapping[str, Any]") -> None:
     for name, tensor in wanted.items():
-        if (got := getattr(given.get(name), "shape", given.get(name))) != tensor.shape:
+        got = getattr(given.get(name), "shape", given.get(name))
+        if got != tensor.shape:
             raise ValueError(
                 f"the hook {hook} of the delay rule {rule.name!r} returned {got} for {name}, expected a tensor of "
                 f"{tensor.shape}; return one of that shape"

@@ -101,10 +101,10 @@ class BlockWeights:
 
     def select_for_graph(self, version: WeightVersion) -> StageWeights | None:
         """Return the weights that a graph of this version is recorded on. None for the parameters of the module."""
-        if not self.stashes or version in self._versions or not self.keeps_graph:
-            return self._versions.get(version) if self.stashes else None
-        self._current = self._current or self.leaves()  # so that the next update does not invalidate the graph
-        return self._current
+        if self.stashes and self.keeps_graph and version not in self._versions:
+            self._current = self._current or self.leaves()  # so that the next update does not invalidate the graph
+            return self._current
+        return self._versions.get(version) if self.stashes else None
 
     def select_for_backward(self, version: WeightVersion, delay: int) -> StageWeights | None:
         """Return the weights that a backward evaluates and differentiates with. None for the current weights.

@@ -38,7 +38,7 @@ from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.staleness import Kind
 from petra_core.tape import Streams, mixed_precision
-from petra_core.targets import Keys, Target, unflatten
+from petra_core.targets import Keys, unflatten
 from petra_core.update_rule import StageRules
 from petra_core.weights import WeightVersion
 
@@ -181,9 +181,7 @@ class Worker:
 
         """
         streams = self._take(self.from_below, micro_batch).tensors
-        target: Target = None
-        if self.is_head:
-            target = unflatten(self._target_keys, self._take(self.targets, micro_batch).tensors)
+        target = unflatten(self._target_keys, self._take(self.targets, micro_batch).tensors) if self.is_head else None
         self._forwards = micro_batch + 1
         version = self._version_for(micro_batch)
         for part in self.parts:
@@ -342,13 +340,14 @@ class Worker:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resume needs, as tensors and plain data (references, not copies)."""
+        buffers = self._unsaved.changed()
         return {
             "module": self.stage.state_dict(),
             "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
             "optimizer_class": type(self.optimizer).__name__,
             "random": self.stream.state,
             **self.state_in_flight(),
-            **({"buffers": changed} if (changed := self._unsaved.changed()) else {}),
+            **({"buffers": buffers} if buffers else {}),
             **({} if self._target_keys is None else {"target_keys": self._target_keys}),
             **({"rules": self.rules.state_dict(), "late": self._delays} if self.rules else {}),
         }
@@ -395,11 +394,11 @@ class Worker:
             raise ValueError("one of the two has an optimizer, the other has none")
         if self.optimizer is not None:
             load_optimizer(self.optimizer, state["optimizer"], state.get("optimizer_class"))
-        self._forwards = self.observed_staleness = 0
+        self._forwards = self.observed_staleness = self._delays = 0
         self.stream.load(state["random"])
-        self._delays = 0
         if other_method:
             self.rules.restart()
+            state = {**state, "parts": [{"memory": [], "weights": {}} for _ in self.parts]}
         elif self.rules:
             # Older versions had one correction, which they saved under another key, next to a prediction without state.
             corrector = state.get("corrector", {})
@@ -408,8 +407,6 @@ class Worker:
             self._delays = state.get("late", 0)
         keys = state.get("target_keys")
         self._target_keys = None if keys is None else tuple(keys)
-        if other_method:
-            state = {**state, "parts": [{"memory": [], "weights": {}} for _ in self.parts]}
         self.load_in_flight(state)
         self._count_optimizer()
 

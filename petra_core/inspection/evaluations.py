@@ -107,11 +107,8 @@ class Inspection:
     def __init__(self, stages: Sequence[Stage], autocast: torch.dtype | None = None) -> None:
         self.findings: list[Finding] | None = None
         self._autocast = autocast
-        self.owners: dict[Tensor, tuple[int, str]] = {
-            parameter: (index, name)
-            for index, stage in enumerate(stages)
-            for name, parameter in stage.named_parameters()
-        }
+        named = ((index, *item) for index, stage in enumerate(stages) for item in stage.named_parameters())
+        self.owners: dict[Tensor, tuple[int, str]] = {parameter: (index, name) for index, name, parameter in named}
         self.origins: dict[StorageWeakRef, BlockInspection] = {}
         self.inputs: MutableMapping[Tensor, BlockInspection] = WeakIdKeyDictionary()
 
@@ -503,10 +500,12 @@ class _Reads(TorchFunctionMode):
                 self.aliased.add(weight)
             if storage is None or storage in self._given or storage in self.made:
                 continue
-            if (origin := self._whole.origins.get(storage)) is not None and origin is not self._block:
+            origin = self._whole.origins.get(storage)
+            if origin is not None and origin is not self._block:
                 self.foreign.setdefault(origin, getattr(func, "__name__", str(func)))
         result = func(*args, **kwargs)
-        results = {id(t): (storage, t) for t in _tensors(result) if (storage := _storage(t)) is not None}
+        returned = [(_storage(tensor), tensor) for tensor in _tensors(result)]
+        results = {id(tensor): (storage, tensor) for storage, tensor in returned if storage is not None}
         self.created |= {storage for storage, _ in results.values()} - read
         self._views |= {key: tensor for key, (storage, tensor) in results.items() if storage in self._weights}
         if computed:

@@ -124,7 +124,8 @@ def _check_part(part: Stage, place: tuple[int, int], owners: dict[nn.Parameter |
                 f"replicas would train apart; give the plain module, and average gradients in before_update"
             )
         tracks = isinstance(module, _NormBase) and module.track_running_stats
-        if tracks and (first := owners.setdefault(module, place)[0]) != index:
+        first, _ = owners.setdefault(module, place) if tracks else place
+        if first != index:
             raise ValueError(
                 f"{name}, a {type(module).__name__} of stage {index} tracks statistics in stage {first} too, but "
                 f"stages in different processes have separate copies; give each stage a norm"

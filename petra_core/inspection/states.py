@@ -45,7 +45,8 @@ def check_state(state: Any, settings: Settings, *, stages: int, own_stages: rang
         raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {stages}")
     changed = False
     for key, value in settings.as_state(stages).items():
-        if (saved := state.get(key, UNCORRECTED if key == "delay" else value)) == value:
+        saved = state.get(key, UNCORRECTED if key == "delay" else value)
+        if saved == value:
             continue
         differs = f"the state has {key} {saved!r}, this pipeline has {value!r}"
         if key not in ("method", "staleness", "delay"):
@@ -115,7 +116,8 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any], kind: str | None
     optimizer.load_state_dict(state)
     loaded = dict(tree_flatten_with_path(optimizer.state_dict().get("state"))[0])
     for path, value in tree_flatten_with_path(states)[0]:
-        if isinstance(value, Tensor) and isinstance(converted := loaded.get(path), Tensor):
+        converted = loaded.get(path)
+        if isinstance(value, Tensor) and isinstance(converted, Tensor):
             converted.data = value.to(converted.device)
 
 

@@ -73,25 +73,16 @@ def _broken_weight(worker: Worker) -> str:
 
 def _broken_buffer(worker: Worker) -> str:
     """Return the name of the first floating-point buffer of a worker's stage that is not finite, or an empty string."""
-    buffers = {name: buffer for name, buffer in worker.stage.named_buffers() if buffer.is_floating_point()}
-    return _first_set(
-        {
-            f"buffer {name}": _not_finite([buffer]) if "running_" in name else torch.isnan(buffer).any()
-            for name, buffer in buffers.items()
-        }
-    )
+    buffers = ((name, b) for name, b in worker.stage.named_buffers() if b.is_floating_point())
+    flags = {f"buffer {n}": _not_finite([b]) if "running_" in n else torch.isnan(b).any() for n, b in buffers}
+    return _first_set(flags)
 
 
 def _broken_message(worker: Worker) -> str:
     """Return the name of the first waiting message that is not finite, or an empty string."""
-    inboxes = {"below": worker.from_below, "above": worker.from_above}
-    return _first_set(
-        {
-            f"the message from {direction} of micro-batch {message.micro_batch}": _not_finite(message.tensors)
-            for direction, inbox in inboxes.items()
-            for message in inbox
-        }
-    )
+    waiting = [("below", m) for m in worker.from_below] + [("above", m) for m in worker.from_above]
+    flags = {f"the message from {side} of micro-batch {m.micro_batch}": _not_finite(m.tensors) for side, m in waiting}
+    return _first_set(flags)
 
 
 def _not_finite(tensors: Sequence[Tensor]) -> Tensor:
