@@ -91,7 +91,8 @@ class UpdateRule:
         with equal version, `updates` and learning rates share them.
 
         Args:
-            weights: The stage's current parameters, by name.
+            weights: The block's trained parameters, by their names in `block.function`. A merged stage calls the hook
+                once per block.
             updates: Number of updates until the backward.
             rate: Factor that the rule of the update applied to the learning rate in the last update.
 
@@ -105,7 +106,8 @@ class UpdateRule:
         """Return the weights for the backward of a micro-batch that is `delay` updates late.
 
         Args:
-            weights: The stage's current parameters, by name.
+            weights: The block's trained parameters, by their names in `block.function`. A merged stage calls the hook
+                once per block.
             delay: The delay, which may be 0.
 
         Returns:

@@ -93,7 +93,7 @@ class Worker:
     Attributes:
         parameters: The trained parameters.
         gradients: Sums of the gradients since the last update, by parameter. `.grad` is None until the update.
-        rules: The optimizer, or rules that compensate for delay.
+        rules: Delay rules of the stage (`StageRules`). Its `step` calls the optimizer if no rule overrides it.
         stream: Source of the stage's random numbers.
         version: Number of updates so far.
 

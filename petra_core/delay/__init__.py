@@ -5,7 +5,7 @@ forward, the weights of the backward, the gradient or the update. With delay tau
 rate eta, momentum mu, its buffer m and gradient g:
 
     PredictedWeights()             forward with w - eta (mu + mu^2 + ... + mu^s) m (FTPipe, Eliad et al. 2021); under
-                                   AdamW with w minus its next s steps with zero gradients
+                                   AdamW with w minus its next s steps with zero gradients and a fixed second moment
     PredictedWeights(linear=True)  forward with w - s eta m (SpecTrain, arXiv 1809.02839); under AdamW with
                                    w - s eta m^/(sqrt(v^) + eps) (XPipe)
     Rate(T)                        eta / tau^(1 - t/T), phased out over T updates (PipeMare's first rule,

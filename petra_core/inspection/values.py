@@ -8,7 +8,8 @@ from torch import Tensor
 from petra_core.errors import NonFiniteError
 from petra_core.worker import Worker
 
-#: Shape and dtype of each tensor of a micro-batch, equal for all between two drains; None before the first.
+#: Shape and dtype of each tensor of a micro-batch. All micro-batches between two drains have the same; None before the
+#: first.
 Shapes = list[tuple[list[int], str]] | None
 
 
@@ -23,8 +24,8 @@ def check_shapes(first: Shapes, micro_batch: int, tensors: Sequence[Tensor]) -> 
     if first is not None and shapes != first:
         raise ValueError(
             f"micro-batch {micro_batch} has shapes and dtypes {shapes}, earlier micro-batches had {first}; all that "
-            f"are in flight together must be alike: call drain() before a micro-batch of another shape, or leave out "
-            f"an epoch's last, smaller one (drop_last=True)"
+            f"are in flight together must have the same shapes and dtypes: call drain() before a micro-batch of "
+            f"another shape, or leave out an epoch's last, smaller one (drop_last=True)"
         )
     return shapes
 
