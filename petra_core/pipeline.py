@@ -377,7 +377,9 @@ class Pipeline:
                 set_rate(worker.optimizer, rate_of(worker.index), worker.rate_ratios)
 
     def stagger(self) -> None:
-        """Let stages lag behind stage 0 by a number of steps from now on. The results do not change.
+        """Let stages lag behind stage 0 by a number of steps from now on.
+
+        With a seed, the results do not change. Without one, stages draw random numbers in another order.
 
         If stage j lags by j steps in lockstep, no stage waits for another one within a step, so all can run
         concurrently on one device (`petra_core.devices.captured`). `step` then returns the loss of the micro-batch that
@@ -391,7 +393,7 @@ class Pipeline:
 
         """
         if not self.channel.owns_all:
-            raise ValueError("over several processes each is ahead as far as it can be: nothing is to be staggered")
+            raise ValueError("stagger() is for one process; ranks already run ahead of each other. Remove the call")
         self.lags = forward_lags(self.staleness)
 
     @contextlib.contextmanager
@@ -529,6 +531,9 @@ class Pipeline:
 
     def load_state_dict(self, state: Mapping[str, Any], *, other_method: bool = False) -> None:
         """Continue from a state, in a pipeline with the same stages and settings.
+
+        The state names neither `clip` nor the value of `seed`, so a pipeline may continue with others. For a bitwise
+        resume they must be equal.
 
         Args:
             state: A state of `state_dict`.
