@@ -69,10 +69,10 @@ def load(source: str | os.PathLike[str] | IO[bytes], name: str = "") -> Any:
     try:
         with zipfile.ZipFile(source) as archive:
             damaged = archive.testzip()
-    # The last three come from a damaged table of contents: ValueError from names, RuntimeError from flags ("encrypted",
-    # unknown compression), OSError from negative offsets (EINVAL). Other errors of the file system are not about the
-    # checkpoint.
-    except (zipfile.BadZipFile, EOFError, zlib.error, ValueError, RuntimeError, OSError) as error:
+    # The last four come from a damaged table of contents: ValueError from names, RuntimeError from flags ("encrypted",
+    # unknown compression), OSError from negative offsets (EINVAL), OverflowError from large ones. Other errors of the
+    # file system are not about the checkpoint.
+    except (zipfile.BadZipFile, EOFError, zlib.error, ValueError, RuntimeError, OSError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.EINVAL, errno.EISDIR):
             raise
         raise CheckpointError(f"{name} is damaged or not a checkpoint ({error}); {ADVICE}") from error
