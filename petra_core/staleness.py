@@ -64,7 +64,9 @@ def per_device(sizes: Sequence[int], slack: float = 0) -> tuple[int, ...]:
     if not slack >= 0:
         raise ValueError(f"slack is at least 0, got {slack}")
     last = len(sizes) - 1
-    return tuple(ceil((1 + slack) * (last - device)) for device, size in enumerate(sizes) for _ in range(size))
+    return tuple(
+        ceil(round((1 + slack) * (last - device), 9)) for device, size in enumerate(sizes) for _ in range(size)
+    )
 
 
 def resolve(method: Method, stages: int, accumulation: int, staleness: Sequence[int] | None = None) -> tuple[int, ...]:

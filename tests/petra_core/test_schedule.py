@@ -45,6 +45,9 @@ def test_vectors_of_known_schedules() -> None:
     assert one_f_one_b(4) == (3, 2, 1, 0)
     assert per_device((3, 2, 2, 3)) == (3, 3, 3, 2, 2, 1, 1, 0, 0, 0)
     assert per_device((2, 1, 1), slack=0.5) == (3, 3, 2, 0)
+    for hundredths in range(200):  # 1.12 * 25 was 28.000000000000004, rounded up
+        exact = tuple(-(-(100 + hundredths) * (39 - device) // 100) for device in range(40))
+        assert per_device([1] * 40, hundredths / 100) == exact
     assert forward_lags(lockstep(5)) == (0, 1, 2, 3, 4)
     assert forward_lags((3, 3, 2, 0)) == (0, 0, 0, 1)
     assert resolve(methods.PETRA, 3, 1) == (4, 2, 0)
