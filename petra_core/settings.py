@@ -4,7 +4,7 @@
 are in this module. This module does not need torch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,8 @@ class Settings:
         check_int("accumulation", self.accumulation, 1)
         if self.seed is not None:
             check_int("seed", self.seed, 0)
+        if isinstance(self.staleness, Iterable) and not isinstance(self.staleness, str):  # `vector` refuses others
+            object.__setattr__(self, "staleness", tuple(self.staleness))  # later changes of a list have no effect
         object.__setattr__(self, "delay", check_rules(self.delay, self.method))
         if self.autocast is not None:
             import torch

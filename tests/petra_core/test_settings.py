@@ -24,3 +24,12 @@ def test_checkpoint_contains_settings() -> None:
     assert p.state_dict().items() >= expected.items()
     with pytest.raises(dataclasses.FrozenInstanceError):
         p.settings.seed = 3  # type: ignore[misc]  # the test needs this error
+
+
+def test_staleness_is_copied() -> None:
+    """An iterator was read twice, and a list could be changed later."""
+    given = [3, 1, 0]
+    for staleness in (given, iter(given)):
+        p = Pipeline(toys.network(3), methods.PETRA, staleness=staleness)  # type: ignore[arg-type]  # an iterator
+        given[0] = 2
+        assert p.state_dict()["staleness"] == [*p.staleness]
