@@ -549,7 +549,8 @@ class Pipeline:
         changed = check_state(
             state, self.settings, stages=len(self.stages), own_stages=self._own_stages, other_method=other_method
         )
-        if state["behind"] is not None and not self.channel.owns_all:
+        behind = state["behind"] or [0] * len(self.stages)
+        if any(behind) and not self.channel.owns_all:
             raise CheckpointError(
                 "the state was saved between recorded steps, where stages lag behind stage 0, and over several "
                 "processes none does; load it in one process, drain, and save again"
@@ -567,7 +568,7 @@ class Pipeline:
                     f"the state of stage {worker.index} does not fit this pipeline: {error}"
                 ) from error
         self.micro_batches, self.drained = state["micro_batches"], state["drained"]
-        self._done = [self.micro_batches - steps for steps in state["behind"] or [0] * len(self._own_stages)]
+        self._done = [self.micro_batches - behind[index] for index in self._own_stages]
         self.shapes = state["shapes"]
         self._losses = PendingLosses(self.workers)
         if state["random"] is not None:
