@@ -563,7 +563,7 @@ class Pipeline:
         for worker, restore in [(w, restore) for restore in (Worker.load_module, load) for w in self.workers]:
             try:
                 restore(worker, state["workers"][worker.index])
-            except (KeyError, ValueError, RuntimeError) as error:
+            except (KeyError, TypeError, ValueError, RuntimeError) as error:
                 raise CheckpointError(
                     f"the state of stage {worker.index} does not fit this pipeline: {error}"
                 ) from error

@@ -39,7 +39,7 @@ def check_state(state: Any, settings: Settings, *, stages: int, own_stages: rang
             f"the state has format {state['format']!r}, this version reads {STATE_FORMAT!r}; finish the run with the "
             f"version that began it, or restart it from the beginning"
         )
-    if absent := {"workers", "random"} - state.keys():
+    if absent := {"workers", "random", "micro_batches", "drained", "behind", "shapes"} - state.keys():
         raise CheckpointError(f"this is not the state of a pipeline: it has no {min(absent)!r} entry")
     if len(state["workers"]) != stages:
         raise CheckpointError(f"the state has {len(state['workers'])} stages, this pipeline {stages}")
