@@ -307,11 +307,7 @@ class Pipeline:
             self.drained = self.micro_batches
             self._done = [self.micro_batches] * len(self.workers)
             self._losses.look()
-        self.channel.close()
-        self.shapes = None
-        for worker in self.workers:
-            for part in worker.parts:
-                part.graph_bytes = None
+        self._forget_shapes()
 
     def evaluate(self, inputs: Value) -> Value:
         """Return the network's output (logits) with the current weights, in evaluation mode.
@@ -559,6 +555,7 @@ class Pipeline:
         self._deferred = None  # it belongs to the state that is replaced
         self._broken = True
         self._collect_all()  # messages that are still arriving belong to the old state
+        self._forget_shapes()
         load = functools.partial(Worker.load_state_dict, other_method=changed)
         for worker, restore in [(w, restore) for restore in (Worker.load_module, load) for w in self.workers]:
             try:
@@ -713,6 +710,14 @@ class Pipeline:
         if self._deferred is not None:
             self._deferred()
             self._deferred = None
+
+    def _forget_shapes(self) -> None:
+        """Let the next micro-batches have other shapes."""
+        self.channel.close()
+        self.shapes = None
+        for worker in self.workers:
+            for part in worker.parts:
+                part.graph_bytes = None
 
     @contextlib.contextmanager
     def _breaking(self) -> Iterator[None]:

@@ -31,3 +31,14 @@ def test_shape_change_requires_drain_also_after_resume() -> None:
     p.drain()
     resumed.load_state_dict(p.state_dict())
     assert_bitwise_equal(resumed.step(small, labels), p.step(small, labels))
+
+
+def test_bytes_of_graphs_are_measured_again_after_a_load() -> None:
+    """After a load, larger micro-batches were counted with the bytes of the graphs before it."""
+    p, fresh = (toys.pipeline(toys.network(3)) for _ in range(2))
+    state = p.state_dict()
+    toys.train(p, toys.batches(4, size=1), drain=False)
+    p.load_state_dict(state)
+    for pipeline in (p, fresh):
+        toys.train(pipeline, toys.batches(4, size=6))
+    assert p.memory().peak("graph") == fresh.memory().peak("graph")

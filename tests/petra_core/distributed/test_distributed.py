@@ -167,6 +167,10 @@ def two_ranks(rank: int) -> None:
     alone, shared = make_spectral(toys.complex_network()), make_spectral(toys.complex_network(), channel=channel)
     for pipeline in (alone, shared):
         toys.train(pipeline, toys.batches(4))
+        state = pipeline.state_dict()
+        toys.train(pipeline, toys.batches(2), drain=False)
+        pipeline.load_state_dict(state)
+        toys.train(pipeline, toys.batches(3, size=2))  # once only after a drain
     assert_bitwise_equal(shared.state_dict()["workers"][rank], alone.state_dict()["workers"][rank])
     channel.close()
     send_many(rank)
