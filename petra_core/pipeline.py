@@ -297,10 +297,12 @@ class Pipeline:
 
         Raises:
             NonFiniteError: If a loss is infinite or NaN.
-            RuntimeError: If an exception interrupted an earlier step.
+            RuntimeError: If an exception interrupted an earlier step, or in torch.inference_mode() or
+                torch.nn.utils.parametrize.cached().
 
         """
         self._refuse_after_broken_step()
+        check_call()
         self._catch_up()
         with self._breaking():
             self._work([self.micro_batches + self.staleness[0]] * len(self.workers))
@@ -540,8 +542,10 @@ class Pipeline:
         Raises:
             CheckpointError: If the state has another format, other settings or another number of stages, or does not
                 fit.
+            RuntimeError: In torch.inference_mode() or torch.nn.utils.parametrize.cached().
 
         """
+        check_call()
         changed = check_state(
             state, self.settings, stages=len(self.stages), own_stages=self._own_stages, other_method=other_method
         )

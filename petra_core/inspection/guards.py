@@ -15,11 +15,11 @@ from petra_core.tape import Streams
 _WITHOUT_GRADIENT = ("does not require grad", "doesn't require grad", "has requires_grad=False")
 
 
-def check_call(tensors: Sequence[Tensor]) -> None:
-    """Check the context of a step and the tensors given to it.
+def check_call(tensors: Sequence[Tensor] = ()) -> None:
+    """Check the context of a step, a drain or the loading of a state.
 
     Args:
-        tensors: Inputs and targets.
+        tensors: Inputs and targets of a step.
 
     Raises:
         RuntimeError: In torch.inference_mode(), or in torch.nn.utils.parametrize.cached().
@@ -28,13 +28,13 @@ def check_call(tensors: Sequence[Tensor]) -> None:
     """
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
-            "a pipeline cannot train inside torch.inference_mode(), which records no graphs; call step() and "
-            "drain() outside of it (evaluate() works inside)"
+            "a pipeline cannot train inside torch.inference_mode(), which records no graphs; call step(), "
+            "drain() and load_state_dict() outside of it (evaluate() works inside)"
         )
     if parametrize._cache_enabled:
         raise RuntimeError(
             "a pipeline cannot train inside torch.nn.utils.parametrize.cached(): weights that are cached without a "
-            "graph would never be trained; call step() outside of it"
+            "graph would never be trained; call step(), drain() and load_state_dict() outside of it"
         )
     if any(tensor.grad_fn is not None for tensor in tensors):
         raise ValueError(
