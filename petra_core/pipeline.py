@@ -204,8 +204,10 @@ class Pipeline:
         Raises:
             TypeError: If a module has extra state that is not a tensor.
             ChannelError: If another process has died or does not call this.
+            RuntimeError: If an exception interrupted an earlier step.
 
         """
+        self._refuse_after_broken_step()
         own = self._own_stages
         first = sum(len(stage.parts()) for stage in self.stages[: own.start])
         tensors: dict[str, Tensor] = {}

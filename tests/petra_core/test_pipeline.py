@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
-from petra_core import BufferedStage, NonFiniteError, Pipeline, Stage, methods
+from petra_core import BufferedStage, CheckpointError, NonFiniteError, Pipeline, Stage, methods
 from petra_core.inspection.values import PendingLosses
+from petra_core.messages import Channel
 from petra_core.methods import Method
 from petra_core.tape import as_streams, as_value
 from petra_core.update_rule import UpdateRule
@@ -191,10 +193,51 @@ def test_interrupted_step_requires_a_load() -> None:
     state = p.state_dict()
     with pytest.raises(KeyboardInterrupt):
         toys.train(p, data)
-    with pytest.raises(RuntimeError, match="broke off a step"):
-        p.state_dict()
+    for read in (p.state_dict, p.gather):
+        with pytest.raises(RuntimeError, match="broke off a step"):
+            read()
     p.check_finite()  # it does not repair the pipeline
     with pytest.raises(RuntimeError, match="broke off a step"):
         p.step(*data[0])
     p.load_state_dict(state)
     toys.train(p, data)
+
+
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DELAYED_GRADIENTS], ids=str)
+@pytest.mark.parametrize("context", [torch.inference_mode, parametrize.cached])
+def test_gradients_in_flight_are_not_lost_in_other_contexts(context: Callable[[], Any], method: Method) -> None:
+    """In such a context a drain or a load raises; it once lost every gradient in flight without an error."""
+    p, expected = (toys.pipeline(toys.network(4), method) for _ in range(2))
+    for pipeline in (p, expected):
+        toys.train(pipeline, toys.batches(6), drain=False)
+    state = p.state_dict()
+    for call in (p.drain, lambda: p.load_state_dict(state)):
+        with context(), pytest.raises(RuntimeError, match=r"drain\(\) and load_state_dict\(\) outside of it"):
+            call()
+    for pipeline in (p, expected):
+        pipeline.drain()
+    assert_bitwise_equal(p.state_dict(), expected.state_dict())
+
+
+def test_drained_state_of_staggered_pipeline_loads_over_processes() -> None:
+    """After a drain no stage lags behind stage 0, so the state fits a process that owns some of the stages."""
+    p = toys.pipeline(toys.network(4), seed=7)
+    p.stagger()
+    toys.train(p, toys.batches(5), drain=False)
+    part = toys.pipeline(toys.network(4), seed=7, channel=Channel(range(2), 4))
+    with pytest.raises(CheckpointError, match="between recorded steps"):
+        part.load_state_dict(p.state_dict())
+    p.drain()
+    part.load_state_dict(p.state_dict())
+    assert_bitwise_equal(part.state_dict()["workers"][:2], p.state_dict()["workers"][:2])
+
+
+@pytest.mark.parametrize("entry", ["behind", "micro_batches", "drained", "shapes"])
+def test_incomplete_state_raises_checkpoint_error(entry: str) -> None:
+    p = toys.pipeline(toys.network(3))
+    state = p.state_dict()
+    with pytest.raises(CheckpointError, match="the state of stage 0 does not fit"):
+        p.load_state_dict({**state, "workers": [{**worker, "parts": None} for worker in state["workers"]]})
+    del state[entry]
+    with pytest.raises(CheckpointError, match=f"it has no '{entry}' entry"):
+        p.load_state_dict(state)
