@@ -61,6 +61,7 @@ def refuse_input_writes(function: nn.Module, inputs: Streams) -> Iterator[None]:
                     "registers a hook of a tensor has to ask for `tensor.requires_grad` first"
                 )
             raise
+        error.add_note("a write to a parameter raises this too: compute a new tensor, such as weight.clamp(0, 1)")
         reason = error
     now = [None if tensor.is_inference() else tensor._version for tensor in inputs]
     if reason is not None or now != writes:

@@ -57,6 +57,14 @@ def test_requires_grad_of_a_view_of_the_input_has_a_note(method: Method) -> None
     assert_same(trained([BufferedStage(remedy), *network()[1:]], method), trained(network(), method), 0.0)
 
 
+def test_write_to_a_weight_has_a_note() -> None:
+    """In a graph autograd refuses writes to inputs and to weights with one message; the note names the weights."""
+    clamping = computing(lambda m, x: next(m.f.parameters()).clamp_(-1, 1).sum() + m.f(x))
+    with pytest.raises(ValueError, match="wrote to its input in place") as caught:
+        step(made(network(clamping), methods.BACKPROPAGATION), 1)
+    assert any("write to a parameter" in note for note in caught.value.__cause__.__notes__)  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
 def test_evaluate_supports_inference_mode(method: Method) -> None:
     """`evaluate` gives the same output in inference mode and for tensors that were made in it."""
