@@ -216,7 +216,7 @@ class Worker:
         return Message(micro_batch, streams, ())
 
     @property
-    def draws(self) -> bool:
+    def reconstruction_draws(self) -> bool:
         """Return whether a reconstruction of the oldest micro-batch draws random numbers."""
         return any(part.draws for part in self.parts)
 

@@ -26,7 +26,7 @@ class Correction(UpdateRule):
         meaning: Meaning of the constant, with its unit; empty if the correction has none.
         default: Default of the constant.
         below: Upper bound of the constant.
-        momentum: Whether the optimizer must be SGD with momentum.
+        needs_momentum: Whether the optimizer must be SGD with momentum.
         value: The constant; 0 if the correction has none.
         updates: Number of updates so far.
 
@@ -40,7 +40,7 @@ class Correction(UpdateRule):
     meaning: ClassVar[str] = ""
     default: ClassVar[float] = 0.0
     below: ClassVar[float] = math.inf
-    momentum: ClassVar[bool] = False
+    needs_momentum: ClassVar[bool] = False
 
     def __init__(self, value: float | None = None) -> None:
         self.value = self.default
@@ -64,7 +64,7 @@ class Correction(UpdateRule):
                 differs.
 
         """
-        if not self.momentum:
+        if not self.needs_momentum:
             return
         import torch
 
@@ -150,7 +150,7 @@ class GapAware(Correction):
 
     name = "gap_aware"
     title = "Gap-Aware"
-    momentum = True
+    needs_momentum = True
     parameter_buffers = 1
 
     def start(self) -> None:
@@ -196,7 +196,7 @@ class Spike(Correction):
 
     name = "spike"
     title = "Spike compensation"
-    momentum = True
+    needs_momentum = True
 
     def step(self, delay: float) -> None:
         if not delay:

@@ -47,19 +47,19 @@ class OverlappedExecutor(SequentialExecutor):
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
-        self._beside: Future[None] | None = None
+        self._reconstruction: Future[None] | None = None
         self._forked: set[torch.device] = set()  # devices on whose streams this context has enqueued work
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         try:
             yield
-            if self._beside is not None:
-                self._beside.result()
+            if self._reconstruction is not None:
+                self._reconstruction.result()
         finally:
-            if self._beside is not None:
-                wait([self._beside])  # also after an exception, so that nothing runs after the context
-                self._beside = None
+            if self._reconstruction is not None:
+                wait([self._reconstruction])  # also after an exception, so that nothing runs after the context
+                self._reconstruction = None
             for device in self._forked:
                 for number in (0, 1):
                     torch.cuda.current_stream(device).wait_stream(get_stream(device, number))
@@ -70,21 +70,21 @@ class OverlappedExecutor(SequentialExecutor):
             with torch.cuda.stream(self._stream(worker)):
                 super().run(act, worker, action, sent)
             return
-        if action.kind is not Kind.RECONSTRUCT or worker.draws:
+        if action.kind is not Kind.RECONSTRUCT or worker.reconstruction_draws:
             super().run(act, worker, action, sent)
             return
-        team = torch.get_num_threads()
+        intra_op_threads = torch.get_num_threads()
         precision = mixed_precision(worker.device, autocast_dtype(worker.device, None))  # of this thread
 
-        def beside() -> None:
-            if torch.get_num_threads() != team:
-                torch.set_num_threads(team)
+        def reconstruct() -> None:
+            if torch.get_num_threads() != intra_op_threads:
+                torch.set_num_threads(intra_op_threads)
             with precision:
                 super(OverlappedExecutor, self).run(act, worker, action, sent)
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, thread_name_prefix="petra-reconstruction")
-        self._beside = self._threads.submit(contextvars.copy_context().run, beside)
+        self._reconstruction = self._threads.submit(contextvars.copy_context().run, reconstruct)
 
     def _stream(self, worker: Worker) -> torch.cuda.Stream:
         """Return the stream of a worker. Its first work in a context waits for the caller's earlier work."""

@@ -2,7 +2,7 @@
 
 RevNet-18/34/50 have the layout of ResNet-18/34/50 (He et al. 2016, Table 1): four groups of residual blocks. Each group
 except the first halves the resolution and doubles the channels. The families differ only in the blocks themselves, so
-this module describes the layout once, as a list of `Block` shapes, and each family turns a shape into a stage.
+this module describes the layout once, as a list of `BlockShape`, and each family turns a shape into a stage.
 
 This module is internal.
 """
@@ -15,7 +15,7 @@ STEMS = ("cifar", "imagenet32", "imagenet")
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockShape:
     """Shape of one residual block. For a RevNet, the channels are those of each of the two streams.
 
     Attributes:
@@ -47,7 +47,7 @@ GROUPS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
 EXPANSION = {18: 1, 34: 1, 50: 4}  # ratio of a block's output channels to its inner channels
 
 
-def residual_blocks(family: str, depth: int, *, num_classes: int, stem: str, width: int) -> list[Block]:
+def residual_blocks(family: str, depth: int, *, num_classes: int, stem: str, width: int) -> list[BlockShape]:
     """Check the arguments of a network and return the shapes of its blocks in order.
 
     Args:
@@ -71,12 +71,12 @@ def residual_blocks(family: str, depth: int, *, num_classes: int, stem: str, wid
     check_int("num_classes", num_classes, 2)
     if stem not in STEMS:
         raise ValueError(f"there is no stem {stem!r}; use one of {', '.join(map(repr, STEMS))}")
-    blocks: list[Block] = []
+    blocks: list[BlockShape] = []
     channels = width
     for group, count in enumerate(GROUPS[depth]):
         inner = width << group
         for position in range(count):
             stride = 2 if group > 0 and position == 0 else 1
-            blocks.append(Block(channels, inner, inner * EXPANSION[depth], stride))
+            blocks.append(BlockShape(channels, inner, inner * EXPANSION[depth], stride))
             channels = blocks[-1].out_channels
     return blocks

@@ -8,7 +8,7 @@ families differ only in their architecture. Small images get the usual 3x3 stem 
 
 from torch import nn
 
-from petra_core.models.architecture import Block, residual_blocks
+from petra_core.models.architecture import BlockShape, residual_blocks
 from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.revnet import IMAGE_CHANNELS
 from petra_core.stages import BufferedStage, HeadStage, Stage
@@ -22,7 +22,7 @@ def _stem(stem: str, width: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(IMAGE_CHANNELS, width, 3, padding=1, bias=False), *norm_relu)
 
 
-def _block(block: Block) -> nn.Module:
+def _block(block: BlockShape) -> nn.Module:
     # Imported here because importing torchvision takes longer than importing torch, and only a ResNet needs it.
     from torchvision.models.resnet import BasicBlock, Bottleneck
 

@@ -18,7 +18,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from petra_core.models.architecture import Block, residual_blocks
+from petra_core.models.architecture import BlockShape, residual_blocks
 from petra_core.models.pointwise import PointwiseConv2d
 from petra_core.models.streams import ConcatStreams, SplitStreams
 from petra_core.stages import BufferedStage, HeadStage, ReversibleStage, Stage
@@ -54,7 +54,7 @@ def basic_residual(channels: int) -> nn.Sequential:
     return _residual(_conv_bn_relu(channels, channels, 3), _conv_bn_relu(channels, channels, 3))
 
 
-def bottleneck_residual(block: Block) -> nn.Sequential:
+def bottleneck_residual(block: BlockShape) -> nn.Sequential:
     """Return F of a bottleneck block: 1x1, 3x3 (with the stride, as in torchvision) and 1x1 convolutions."""
     return _residual(
         _conv_bn_relu(block.in_channels, block.inner_channels, 1),
@@ -66,7 +66,7 @@ def bottleneck_residual(block: Block) -> nn.Sequential:
 class BasicTransition(nn.Module):
     """Basic block that changes the shape (see above)."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: BlockShape) -> None:
         super().__init__()
         self.first = nn.Sequential(*_conv_bn_relu(block.in_channels, block.out_channels, 3, block.stride))
         self.second = nn.Sequential(*_conv_bn_relu(block.out_channels, block.out_channels, 3))
@@ -82,7 +82,7 @@ class BasicTransition(nn.Module):
 class BottleneckTransition(nn.Module):
     """Bottleneck block that changes the shape (see above)."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: BlockShape) -> None:
         super().__init__()
         self.residual = bottleneck_residual(block)
         self.shortcut = nn.Sequential(*_conv_bn(block.in_channels, block.out_channels, 1, block.stride))

@@ -542,7 +542,7 @@ def _check_delay(cell: TrainedCell) -> None:
         )
     if correction is None:
         return
-    if correction.momentum and (cell.optimizer != "sgd" or not cell.momentum):
+    if correction.needs_momentum and (cell.optimizer != "sgd" or not cell.momentum):
         raise CellError(
             f"the correction {cell.correction} requires sgd with momentum, got {cell.optimizer} with momentum "
             f"{cell.momentum:g}; choose another correction"

@@ -26,7 +26,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from petra_core.models.architecture import Block, residual_blocks
+from petra_core.models.architecture import BlockShape, residual_blocks
 from petra_core.models.revnet import IMAGE_CHANNELS, bottleneck_residual, revnet, split_stem
 from petra_core.models.streams import ConcatStreams
 from petra_core.stages import HeadStage, ReversibleStage, Stage, merge
@@ -90,7 +90,7 @@ def invertible_revnet(depth: int, *, num_classes: int, stem: str = "cifar", widt
             before.append(PixelUnshuffleStage(FACTOR))
             channels *= FACTOR**2
         inner = _inner_channels(channels, sum(parameter.numel() for parameter in place.parameters()))
-        stages.append(merge([*before, ReversibleStage(bottleneck_residual(Block(channels, inner, channels, 1)))]))
+        stages.append(merge([*before, ReversibleStage(bottleneck_residual(BlockShape(channels, inner, channels, 1)))]))
     features = 2 * blocks[-1].out_channels
     pooled = nn.Sequential(ConcatStreams(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), AverageChannels(features))
     stages.append(HeadStage(nn.Sequential(*pooled, nn.Linear(features, num_classes))))
