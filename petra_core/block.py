@@ -23,7 +23,7 @@ from torch import Tensor
 from petra_core.buffers import Attributes, BufferCopies, Buffers, FrozenBuffers, attributes_of, earlier_attributes
 from petra_core.inspection.evaluations import BlockInspection, Inspection, Projections, pattern_like
 from petra_core.inspection.guards import BackwardWatch, refuse_foreign_gradients, refuse_input_writes
-from petra_core.inspection.ownership import OwnedTensors
+from petra_core.inspection.ownership import INSPECTED, OwnedTensors
 from petra_core.inspection.structure import Structure
 from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
 from petra_core.randomness import RandomState, RandomStream, capture, differ, prepare_state, replay
@@ -45,9 +45,6 @@ from petra_core.tape import (
 from petra_core.targets import Target
 from petra_core.update_rule import StageRules
 from petra_core.weights import BlockWeights, StageWeights, WeightVersion
-
-#: Number of first backwards of a block in which `BackwardWatch` looks for evaluations with a graph.
-WATCHED_BACKWARDS = 3
 
 
 @dataclass
@@ -145,8 +142,9 @@ class Block:
         # Whether forwards write buffers that a resume needs as they were, because it records kept graphs again. None
         # before the first forward.
         self._writes_buffers = None if method.keeps_graph and method.pipelined and not is_head else False
-        # Number of backwards that remain to be watched: all, if one evaluates the function (torch.utils.checkpoint).
-        self._watched_backwards: float = WATCHED_BACKWARDS
+        # Number of backwards that `BackwardWatch` still watches: all, if one evaluates the function, as
+        # torch.utils.checkpoint does.
+        self._watched_backwards: float = INSPECTED
         self._sets_attributes = False  # whether a kept graph was differentiated after a later forward set attributes
         self._owned_outputs = OwnedTensors(stage, may_pass=stage.invertible)  # a coupling returns a whole input stream
         self._owned_messages, self._owned_gradients = OwnedTensors(stage), OwnedTensors(stage)

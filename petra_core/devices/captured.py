@@ -46,7 +46,7 @@ from torch import Tensor
 from petra_core.devices.execution import Act, Sent, SequentialExecutor
 from petra_core.devices.overlapped import get_stream
 from petra_core.devices.static_buffers import StaticBuffers, period
-from petra_core.inspection.evaluations import INSPECTED
+from petra_core.inspection.ownership import INSPECTED
 from petra_core.inspection.values import check_shapes
 from petra_core.messages import Channel
 from petra_core.pipeline import Pipeline

@@ -58,7 +58,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from petra_core.buffers import Buffers, attributes_of, set_attributes
 from petra_core.errors import Finding, StageError
-from petra_core.inspection.ownership import storage_reference
+from petra_core.inspection.ownership import INSPECTED, storage_reference
 from petra_core.stages import ReversibleStage, Stage
 from petra_core.tape import Streams, Tape, combine_streams
 from petra_core.weights import BlockWeights, StageWeights
@@ -69,7 +69,6 @@ Evaluate = Callable[..., tuple[Tape, Streams, bool, Buffers]]
 #: Dtype (of complex tensors that of the real part), Euclidean norm and a projection of each tensor.
 Projections = tuple[tuple[torch.dtype, float, float], ...]
 
-INSPECTED = 3  # number of inspected micro-batches of each block
 ROUNDING = 64.0
 TOLERANCE = 1e-3
 TOLERANCE_AUTOCAST = 2.0**-5

@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from petra_core.stages import Stage
 from petra_core.tape import Streams, fills_its_storage
 
-LOOKED_AT = 3  # number of calls in which the tensors are examined
+INSPECTED = 3  # number of first micro-batches of each block that are inspected
 MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 
 
@@ -32,12 +32,12 @@ class OwnedTensors:
     def __init__(self, stage: Stage, *, may_pass: bool = True) -> None:
         self._stage, self._may_pass = stage, may_pass
         self._copied: set[int] = set()
-        self._left = LOOKED_AT
+        self._left = INSPECTED  # number of calls in which the tensors are still examined
         self._earlier: set[StorageWeakRef] = set()  # of results; while a reference exists, its identifier is not reused
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy, without weak references, so that the copy examines its results again."""
-        return self.__dict__ | {"_earlier": set(), "_left": LOOKED_AT if self._left else 0}
+        return self.__dict__ | {"_earlier": set(), "_left": INSPECTED if self._left else 0}
 
     def __call__(self, results: tuple[MaybeTensor, ...], given: Streams) -> tuple[MaybeTensor, ...]:
         """Return the results, with copies of those that share memory with other tensors.

@@ -27,7 +27,7 @@ from petra_core.worker import Worker, devices_of
 
 #: Allowed relative difference from autograd's gradient, by dtype. That of float32 allows for reconstruction errors.
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-2}
-TOLERANCE_AUTOCAST = 0.2
+ROUGH_TOLERANCE = 0.2  # in mixed precision
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _compare(
             findings.append(Finding(index, name, what, "let the stage's output depend on it through its module"))
             continue
         gradient, expected = first[index, name], wanted[index, name]
-        tolerance = TOLERANCE_AUTOCAST if autocast is not None else TOLERANCES.get(gradient.dtype, 1e-2)
+        tolerance = ROUGH_TOLERANCE if autocast is not None else TOLERANCES.get(gradient.dtype, 1e-2)
         scale = max(float(expected.abs().max()), 1e-3 * largest)  # a bias before a BatchNorm has only rounding errors
         difference = float((gradient - expected).abs().max())
         if not difference <= tolerance * scale:

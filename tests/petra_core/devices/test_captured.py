@@ -21,7 +21,7 @@ from petra_core.devices.captured import CapturedSteps, OverStreams, Unrecordable
 from petra_core.devices.execution import SequentialExecutor
 from petra_core.devices.static_buffers import period
 from petra_core.inspection import values
-from petra_core.inspection.evaluations import INSPECTED
+from petra_core.inspection.ownership import INSPECTED
 from petra_core.ledger import payload
 from petra_core.methods import Method
 from petra_core.models.revnet import revnet
