@@ -465,7 +465,7 @@ class Pipeline:
 
         """
         with self._breaking():
-            self._losses.add(self.micro_batches - 1 - self.lags[-1], loss, in_forward=False)
+            self._losses.add(self.micro_batches - 1 - self.lags[-1], loss)
 
     def memory(self) -> MemoryReport:
         """Return the bytes that each stage of this process holds, by kind: current and peak."""
@@ -665,7 +665,7 @@ class Pipeline:
             if worker.is_head:
                 self._loss = message.tensors[0]
                 if worker.stream.active:  # not in `without_host_reads`
-                    self._losses.add(action.number, self._loss)
+                    self._losses.add(action.number, self._loss, current=action.number)
                 return
             self._send(worker.index + 1, message, sent)
             if self.method.overlapped and worker.index == len(self.stages) - 2 and worker.parts[-1].reconstructs:

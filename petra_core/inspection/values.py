@@ -109,13 +109,13 @@ class PendingLosses:
         self._workers = workers
         self._waiting: list[tuple[int, Tensor]] = []
 
-    def add(self, micro_batch: int, loss: Tensor, *, in_forward: bool = True) -> None:
+    def add(self, micro_batch: int, loss: Tensor, *, current: int | None = None) -> None:
         """Add the loss of a micro-batch, and check all pending losses if the group is complete.
 
         Args:
             micro_batch: Number of the micro-batch.
             loss: The loss, a scalar.
-            in_forward: Whether the caller is in the forward of this micro-batch, when the origin can still be found.
+            current: As in `look`.
 
         Raises:
             NonFiniteError: If a loss is not finite.
@@ -123,13 +123,14 @@ class PendingLosses:
         """
         self._waiting.append((micro_batch, loss))
         if len(self._waiting) >= LOOKED_AT_TOGETHER.get(loss.device.type, 1):
-            self.look(current=micro_batch if in_forward else None)
+            self.look(current=current)
 
     def look(self, *, current: int | None = None) -> None:
         """Check that all pending losses are finite.
 
         Args:
-            current: The micro-batch in whose forward this is called; None outside a forward.
+            current: The micro-batch in whose forward this is called, when the origin of its loss can still be found.
+                None outside a forward.
 
         Raises:
             NonFiniteError: If a loss is not finite.
@@ -138,9 +139,9 @@ class PendingLosses:
         losses, self._waiting = self._waiting, []
         if losses and not torch.isfinite(torch.stack([loss for _, loss in losses])).all():
             micro_batch, loss = next((m, loss) for m, loss in losses if not torch.isfinite(loss))
-            raise self.error(micro_batch, float(loss), late=micro_batch != current)
+            raise self.error(micro_batch, float(loss), current)
 
-    def error(self, micro_batch: int, loss: float, *, late: bool) -> NonFiniteError:
+    def error(self, micro_batch: int, loss: float, current: int | None) -> NonFiniteError:
         """Return the error of a non-finite loss, which names the stage in which it originated.
 
         Within a few steps, gradients propagate non-finite values down to the weights of lower stages, and forwards
@@ -151,10 +152,10 @@ class PendingLosses:
         Args:
             micro_batch: Number of the micro-batch.
             loss: The loss.
-            late: Whether the head's backward has already run.
+            current: As in `look`. The head's backward of every other micro-batch has already run.
 
         """
-        if late:
+        if micro_batch != current:
             return NonFiniteError(
                 f"the loss of micro-batch {micro_batch} is {loss}; this was detected some steps later, because losses "
                 f"on a GPU are checked in groups, so the stage in which it originated is unknown; {REMEDY}",

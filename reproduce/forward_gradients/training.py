@@ -537,8 +537,8 @@ class ForwardGradients:
 class _Losses(PendingLosses):
     """Losses of a network without workers: an error cannot name the stage that a non-finite loss comes from."""
 
-    def error(self, micro_batch: int, loss: float, *, late: bool) -> NonFiniteError:
-        del late
+    def error(self, micro_batch: int, loss: float, current: int | None) -> NonFiniteError:
+        del current
         message = f"the loss of micro-batch {micro_batch} is {loss}; {REMEDY}"
         return NonFiniteError(message, micro_batch=micro_batch, stage=None)
 

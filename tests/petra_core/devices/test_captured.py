@@ -288,6 +288,7 @@ def test_other_shapes_and_outside_steps_raise() -> None:
     """Another shape, a step outside the recording and a traced pipeline raise an error."""
     pipeline, data = toys.pipeline(toys.network(3)), toys.batches(2 * MANY)
     ticks = recorded(pipeline, data)
+    other = copy.deepcopy(pipeline)
     with pytest.raises(ValueError, match="all that are in flight together must have the same shapes and dtypes"):
         ticks.step(*toys.batches(1, size=3)[0])
     pipeline.step(*data[0])
