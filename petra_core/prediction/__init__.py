@@ -9,7 +9,7 @@ For the stages of any network:
 These three need torch and are imported on first use. The modules that only do arithmetic do not import torch.
 """
 
-import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,4 +25,4 @@ def __getattr__(name: str) -> Any:
     """Import a public function on first use."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    return pkgutil.resolve_name(f"{__name__}.{_LATER[name]}:{name}")

@@ -87,9 +87,8 @@ def feeds(stages: Sequence[Stage], method: Method, inputs: Value, target: Target
     per_stage = []
     streams = as_streams(inputs)
     for index, (stage, device) in enumerate(zip(stages, devices_of(stages), strict=True)):
-        last = stage.parts()[-1]
         below_inverts = index > 0 and method.reconstructs and stages[index - 1].parts()[-1].invertible
-        per_stage.append(Feed(streams, target if isinstance(last, HeadStage) else None, below_inverts))
+        per_stage.append(Feed(streams, target if isinstance(stage.parts()[-1], HeadStage) else None, below_inverts))
         streams = detach(as_streams(stage(as_value(tuple(stream.to(device) for stream in streams)))))
     return per_stage
 
@@ -134,9 +133,7 @@ class StageAlone:
 
     def turn(self) -> TurnSeconds:
         """Run one turn: the forward of a new micro-batch, the backward of the oldest and, if due, an update."""
-        forward = self.forward()
-        backward, update = self.backward()
-        return TurnSeconds(forward, backward, update)
+        return TurnSeconds(self.forward(), *self.backward())
 
     def forward(self) -> float:
         """Run the forward of a new micro-batch and return its seconds, without the time to receive messages."""
