@@ -20,8 +20,9 @@ from petra_core.inspection.evaluations import Generators, Inspection
 from petra_core.methods import PETRA, Method
 from petra_core.optimizers import OptimizerFactory, optimizer_of
 from petra_core.pipeline import Pipeline
+from petra_core.randomness import capture_all, restore_all
 from petra_core.stages import HeadStage, Stage, copy_stages, sequential
-from petra_core.tape import Value
+from petra_core.tape import Value, as_streams, as_value
 from petra_core.targets import Target, convert_tensors
 from petra_core.worker import Worker, devices_of
 
@@ -111,14 +112,15 @@ def _check(stages: Sequence[Stage], inputs: Value, target: Target, findings: lis
     pipeline._inspection.findings = findings
     pipeline._inspection.owners |= Inspection(stages).owners  # a closure refers to the modules that were copied
     findings += _static_findings(pipeline)
-    state, others = torch.random.get_rng_state(), Generators(plain[0])
+    devices = [worker.device for worker in pipeline.workers]
+    states, others = capture_all(devices), Generators(plain[0])
     for _ in range(accumulation):  # with the initial weights in all forwards and backwards
         pipeline.step(inputs, target)
         pipeline.drain()
     for _ in range(2 * pipeline.staleness[0] + accumulation):  # fill the pipeline, with updates
         pipeline.step(inputs, target)
     pipeline.drain()
-    torch.random.set_rng_state(state)
+    restore_all(states, devices)
     others.restore()
     wanted = _plain_gradients(plain, inputs, target, accumulation, autocast)
     findings += _compare(first, wanted, autocast)
@@ -174,10 +176,9 @@ def _plain_gradients(
     assert isinstance(head, HeadStage)
     model = sequential(stages)
     devices = devices_of(stages)
-    home = devices[0]
-    value = inputs.to(home) if isinstance(inputs, Tensor) else tuple(stream.to(home) for stream in inputs)
+    value = as_value(tuple(stream.to(devices[0]) for stream in as_streams(inputs)))
     for _ in range(accumulation):
-        with torch.autocast(home.type, dtype=autocast, enabled=autocast is not None):
+        with torch.autocast(devices[0].type, dtype=autocast, enabled=autocast is not None):
             loss = head.loss(model(value), convert_tensors(target, lambda tensor: tensor.to(devices[-1])))
         (loss if isinstance(loss, Tensor) else loss[0]).backward()
     return {

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import petra_core
 from petra_core import HeadStage, Stage, merge, methods, models, prediction
+from petra_core.inspection import preflight
 from petra_core.methods import Method
 from petra_core.optimizers import sgd
 from tests.compare import assert_bitwise_equal
@@ -94,6 +95,16 @@ def test_check_reports_findings_of_all_stages() -> None:
 def test_check_compares_with_the_same_numbers_of_numpy() -> None:
     """With a method that keeps graphs, a function may draw from NumPy's generator."""
     drawing = computing(lambda m, x: m.f(x) * np.random.rand())
+    report = petra_core.check(network(drawing), X, Y, method=methods.BACKPROPAGATION)
+    assert report.ok, str(report)
+
+
+def test_check_compares_with_the_same_numbers_of_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain network draws from the states of the generators of all devices that the pipeline began with."""
+    generator = torch.Generator()  # of a GPU that this machine may lack
+    monkeypatch.setattr(preflight, "capture_all", lambda devices: generator.get_state())
+    monkeypatch.setattr(preflight, "restore_all", lambda state, devices: generator.set_state(state))
+    drawing = computing(lambda m, x: m.f(x) * torch.rand(1, generator=generator))
     report = petra_core.check(network(drawing), X, Y, method=methods.BACKPROPAGATION)
     assert report.ok, str(report)
 
