@@ -184,7 +184,7 @@ class ReversibleStage(Stage):
         return inputs[:1] + inputs[2:]
 
     def recompute(self, kept: Streams) -> Tape:
-        return self._record_residual(*kept)[0]
+        return self._record_residual(*at_least_float32(kept))[0]
 
     def reconstruct(self, outputs: Streams, state: Streams = ()) -> Tape:
         y, y_tilde, *context = detach(self._split(outputs))
@@ -199,13 +199,18 @@ class ReversibleStage(Stage):
         return CouplingTape(leaves, residual, self.combine), residual.detach()
 
     def _split(self, streams: Streams) -> Streams:
-        """Check that there are two streams of the same shape, and context only if the stage reads it; return them."""
+        """Check that there are two streams of the same shape, and context only if the stage reads it.
+
+        Returns:
+            The streams in at least float32. Those of a micro-batch may be narrower; those of other stages are not.
+
+        """
         if len(streams) > 2 and not self.context:
             raise ValueError(
                 f"a reversible stage takes two streams, got {len(streams)}; let the others pass as context of its "
                 f"function, ReversibleStage(function, context=True), which is called as function(x, *context)"
             )
-        return (*two_streams(streams[:2]), *streams[2:])
+        return at_least_float32((*two_streams(streams[:2]), *streams[2:]))
 
 
 class BufferedStage(Stage):

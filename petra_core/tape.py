@@ -3,7 +3,7 @@
 A tape begins at a detached input and ends at a detached output, so stages do not share graphs and can work
 concurrently. A value between stages is a tensor or a tuple of tensors; "streams" always means the tuple. Floating-point
 streams have at least float32 precision, even if a stage uses autocast: inversion in bf16 loses all digits within thirty
-stages.
+stages. A reversible first stage casts the streams of a narrower micro-batch.
 
 Tapes are internal: `petra_core.stages` records them, and `petra_core.block` keeps and differentiates them.
 """

@@ -17,6 +17,7 @@ from petra_core.optimizers import OptimizerFactory
 from petra_core.prediction.footprint import StagePrediction
 from petra_core.prediction.memory import predict
 from petra_core.staleness import Action, Kind, backward_actions
+from petra_core.tape import Value
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
 
@@ -158,7 +159,7 @@ def assert_resumes_bitwise(fresh: Callable[[], Pipeline], data: Data, stop: int,
 def assert_bytes_are_as_predicted(
     stages: Sequence[Stage],
     method: Method,
-    batch: tuple[Tensor, Tensor],
+    batch: tuple[Value, Tensor],
     accumulation: int,
     optimizer: OptimizerFactory,
     *,

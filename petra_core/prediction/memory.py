@@ -34,7 +34,7 @@ from petra_core.optimizers import OptimizerFactory, optimizer_of
 from petra_core.prediction.footprint import Footprint, StagePrediction, merge_footprints, predict_stages
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
-from petra_core.tape import Streams, Value, as_streams, autocast_dtype, mixed_precision
+from petra_core.tape import Streams, Value, as_streams, at_least_float32, autocast_dtype, mixed_precision
 from petra_core.targets import Target, convert_tensors, flatten
 from petra_core.worker import devices_of
 
@@ -173,21 +173,21 @@ def _of_block(
     block: Stage, method: Method, mode: FakeTensorMode, streams: Streams, target: Target, autocast: torch.dtype | None
 ) -> tuple[Footprint, Streams]:
     """Return the footprint of a block of fake tensors without its optimizer, and its output."""
-    device = streams[0].device
+    device, is_head = streams[0].device, isinstance(block, HeadStage)
+    lasts, reconstructs = is_head or method.keeps_graph, method.reconstructs and block.invertible
+    recorded = at_least_float32(streams) if reconstructs else streams  # a reconstructed input is not narrower
     with (
         mode,
         _MixedStatistics(),  # type: ignore[no-untyped-call]  # PyTorch's has no types
         device,  # for tensors that the block creates
         mixed_precision(device, autocast_dtype(device, autocast)),
         torch.enable_grad(),
-        SavedTensors([*streams, *block.parameters(), *block.buffers()]) as saved,
+        SavedTensors([*recorded, *block.parameters(), *block.buffers()]) as saved,
     ):
         if isinstance(block, HeadStage):
             tape = block.record_loss(streams, convert_tensors(target, lambda tensor: _imitate(mode, tensor, device)))
         else:
-            tape = block.record(streams)
-    is_head = isinstance(block, HeadStage)
-    lasts, reconstructs = is_head or method.keeps_graph, method.reconstructs and block.invertible
+            tape = block.record(recorded)
     sent = 0 if is_head else payload(tape.outputs)
     trainable = payload(parameter for parameter in block.parameters() if parameter.requires_grad)
     footprint = Footprint(
