@@ -30,8 +30,6 @@ class Sender:
 
     Args:
         neighbour: Neighbour.
-        comm_device: Device from which messages are sent.
-        ahead: Whether the neighbour's receiver is ahead, as its argument says.
 
     Attributes:
         neighbour: Neighbour.
@@ -39,9 +37,8 @@ class Sender:
 
     """
 
-    def __init__(self, neighbour: Neighbour, comm_device: torch.device, *, ahead: bool = False) -> None:
-        self.neighbour, self._comm_device = neighbour, comm_device
-        self._ahead = ahead and comm_device.type == "cpu"
+    def __init__(self, neighbour: Neighbour) -> None:
+        self.neighbour = neighbour
         self.layouts: Layouts | None = None
         self._sending: deque[Transfer] = deque()
 
@@ -52,7 +49,7 @@ class Sender:
             ChannelError: If the layout differs, or the neighbour has died.
 
         """
-        message = message.with_tensors(dense(message.tensors, self._comm_device))
+        message = message.with_tensors(dense(message.tensors, self.neighbour.comm_device))
         layouts: Layouts = (layout_of(message.streams), layout_of(message.gradients))
         sent = [*map(flat, message.tensors)]
         if self.layouts is None:
@@ -76,8 +73,9 @@ class Sender:
 
         A dummy message completes the receive that the neighbour may have posted for the next step.
         """
-        if self._ahead and self.layouts is not None:
-            dummies = [flat(layout.empty(self._comm_device)) for side in self.layouts for layout in side or ()]
+        if self.neighbour.ahead and self.layouts is not None:
+            layouts = [layout for side in self.layouts for layout in side or ()]
+            dummies = [flat(layout.empty(self.neighbour.comm_device)) for layout in layouts]
             self._sending.append(self.neighbour.send(dummies, NO_MICRO_BATCH))
         while self._sending:
             self._sending.popleft().wait()
@@ -89,21 +87,15 @@ class Receiver:
 
     Args:
         neighbour: Neighbour.
-        comm_device: Device on which messages arrive.
         answers: For gradients, the sender of the corresponding streams. None for streams from below.
-        ahead: Whether to post the receive of the next step if receives are posted early. Gradients do not need it: they
-            arrive at least a step early.
 
     Attributes:
         neighbour: Neighbour.
 
     """
 
-    def __init__(
-        self, neighbour: Neighbour, comm_device: torch.device, answers: Sender | None = None, *, ahead: bool = False
-    ) -> None:
-        self.neighbour, self._comm_device, self._answers = neighbour, comm_device, answers
-        self._posts_early, self._posts_ahead = comm_device.type == "cpu", ahead
+    def __init__(self, neighbour: Neighbour, answers: Sender | None = None) -> None:
+        self.neighbour, self._answers = neighbour, answers
         self._layouts: Layouts | None = None
         self._expected: deque[int] = deque()  # micro-batches whose messages have not been taken
         # Posted receives, in the order of the expected messages. The last may be that of the next step.
@@ -133,6 +125,7 @@ class Receiver:
                 self._post(self._expected[0], self._layouts)
             self._post_early(self._layouts)
             message, transfer = self._posted[0]
+            transfer.micro_batch = self._expected[0]  # for errors; it was unknown when the receive was posted ahead
             transfer.wait()
             self._posted.popleft()
             messages.append(Message(self._expected.popleft(), message.streams, message.gradients))
@@ -168,19 +161,19 @@ class Receiver:
         return layouts
 
     def _post(self, micro_batch: int, layouts: Layouts) -> None:
+        device = self.neighbour.comm_device
         streams, gradients = (
-            None if side is None else tuple(layout.empty(self._comm_device) for layout in side) for side in layouts
+            None if side is None else tuple(layout.empty(device) for layout in side) for side in layouts
         )
         message = Message(micro_batch, streams, gradients)
         self._posted.append((message, self.neighbour.receive([*map(flat, message.tensors)], micro_batch)))
 
     def _post_early(self, layouts: Layouts) -> None:
-        """Post the receives of all expected messages and that of the next step, if receives are posted early."""
-        if not self._posts_early:
-            return
-        wanted = [*self._expected, NO_MICRO_BATCH] if self._posts_ahead else [*self._expected]
-        for micro_batch in wanted[len(self._posted) :]:
-            self._post(micro_batch, layouts)
+        """Post the receives of all expected messages and, if the neighbour is ahead, that of the next step."""
+        if self.neighbour.comm_device.type == "cpu":  # over Gloo
+            wanted = [*self._expected, *[NO_MICRO_BATCH] * self.neighbour.ahead]
+            for micro_batch in wanted[len(self._posted) :]:
+                self._post(micro_batch, layouts)
 
 
 class Border(NamedTuple):

@@ -97,21 +97,21 @@ class ProcessChannel(Channel):
         self._compare_every, self._steps = compare_every, 0
         super().__init__(stage_ranges(partition, sum(partition))[place], sum(partition))
         self._top = len(ranks) - 1
-        self._is_top = place == self._top
+        ahead = comm_device.type == "cpu"
         self._below: Border | None = None
         self._above: Border | None = None
         self._evaluations_from_below: Receiver | None = None
         self._evaluations_to_above: Sender | None = None
         if place > 0:
-            border = (place - 1, self.stages.start - 1, self.stages.start, timeout)
-            from_below = Receiver(Neighbour(*border, upwards), comm_device, ahead=True)
-            self._below = Border(Sender(Neighbour(*border, downwards), comm_device), from_below)
-            self._evaluations_from_below = Receiver(Neighbour(*border, upwards, EVALUATION_TAG), comm_device)
+            border = (place - 1, self.stages.start - 1, self.stages.start, timeout, comm_device)
+            from_below = Receiver(Neighbour(*border, upwards, ahead=ahead))
+            self._below = Border(Sender(Neighbour(*border, downwards)), from_below)
+            self._evaluations_from_below = Receiver(Neighbour(*border, upwards, EVALUATION_TAG))
         if place < self._top:
-            border = (place + 1, self.stages.stop, self.stages.stop - 1, timeout)
-            to_above = Sender(Neighbour(*border, upwards), comm_device, ahead=True)
-            self._above = Border(to_above, Receiver(Neighbour(*border, downwards), comm_device, to_above))
-            self._evaluations_to_above = Sender(Neighbour(*border, upwards, EVALUATION_TAG), comm_device)
+            border = (place + 1, self.stages.stop, self.stages.stop - 1, timeout, comm_device)
+            to_above = Sender(Neighbour(*border, upwards, ahead=ahead))
+            self._above = Border(to_above, Receiver(Neighbour(*border, downwards), to_above))
+            self._evaluations_to_above = Sender(Neighbour(*border, upwards, EVALUATION_TAG))
         self._handshake()
 
     def _handshake(self) -> None:
@@ -231,10 +231,11 @@ class ProcessChannel(Channel):
             self._evaluations_to_above.send(Message(NO_MICRO_BATCH, streams))
             self._evaluations_to_above.close()
         # The head's output may have gaps in memory, like a slice; the sent copy is dense.
-        sent = dense(streams, self._comm_device) if self._is_top else ()
-        header = header_of((layout_of(sent), None)) if self._is_top else torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        is_top = self._above is None
+        sent = dense(streams, self._comm_device) if is_top else ()
+        header = header_of((layout_of(sent), None)) if is_top else torch.empty(HEADER_BYTES, dtype=torch.uint8)
         dist.broadcast(header, group=self._group, group_src=self._top)
-        if not self._is_top:
+        if not is_top:
             streams = sent = tuple(layout.empty(self._comm_device) for layout in layouts_in(header)[0] or ())
         for stream in sent:
             dist.broadcast(flat(stream), group=self._group, group_src=self._top)

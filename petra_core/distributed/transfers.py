@@ -19,6 +19,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -37,8 +38,11 @@ class Neighbour:
         stage: The neighbour's stage at the boundary.
         own_stage: This rank's stage at the boundary.
         timeout: Timeout of a transfer.
+        comm_device: Device from which messages are sent, and on which they arrive.
         group: Process group of the direction.
         tag: Tag of the messages. Messages of different tags may overtake each other.
+        ahead: Whether the receiver posts the receive of the next step early, which the sender completes when it closes.
+            Gradients do not need it: they arrive at least a step early.
 
     """
 
@@ -46,8 +50,10 @@ class Neighbour:
     stage: int
     own_stage: int
     timeout: timedelta
+    comm_device: torch.device
     group: dist.ProcessGroup
     tag: int = 0
+    ahead: bool = False
 
     def send(self, tensors: Sequence[Tensor], micro_batch: int) -> "Transfer":
         """Start to send dense one-dimensional tensors.
@@ -76,7 +82,7 @@ class Neighbour:
 
     def lost(self, micro_batch: int, error: RuntimeError) -> ChannelError:
         """Return the error of a failed transfer, which names both stages, their ranks and the message."""
-        subject = f"micro-batch {micro_batch}" if micro_batch != NO_MICRO_BATCH else "an evaluation or the handshake"
+        subject = f"micro-batch {micro_batch}" if micro_batch != NO_MICRO_BATCH else "an evaluation, handshake or drain"
         return ChannelError(
             f"{self.describe_own()} lost {self} while waiting for the message of {subject}: that process has died, or "
             f"has not answered for {self.timeout.total_seconds():g} s ({error})"

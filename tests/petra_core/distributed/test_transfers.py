@@ -1,8 +1,10 @@
 """Test messages between processes: the order of waiting, layouts that do not match, and lost processes."""
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ import torch.distributed as dist
 from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.distributed.groups import ChannelError
+from petra_core.distributed.layout import TensorLayout
+from petra_core.distributed.neighbours import Receiver
 from petra_core.messages import Message
 from petra_core.staleness import Action, Kind
 from tests import toys
@@ -69,7 +73,8 @@ def on_a_gpu(rank: int) -> None:
     for channel, early in zip(channels, (False, True), strict=True):
         border = channel._below or channel._above
         assert border is not None
-        assert border.receiver._posts_early is early
+        upwards = border.sender if border is channel._above else border.receiver
+        assert upwards.neighbour.ahead is early
     disagree(rank)
 
 
@@ -115,21 +120,26 @@ def second_row(rank: int) -> None:
         channel = ProcessChannel((1, 1), ranks=[1, 2], timeout=timedelta(seconds=9))
         border = channel._below or channel._above
         assert border is not None
+        receiver = Receiver(dataclasses.replace(border.receiver.neighbour, ahead=True))
+        receiver._layouts = ((TensorLayout.of_tensor(torch.zeros(1)),), None)
+        works = iter([SimpleNamespace(wait=lambda: None), Failing(), Failing()])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(dist, "irecv", lambda *_, **__: Failing())
-            transfer = border.receiver.neighbour.receive([torch.zeros(1)], 5)
+            patch.setattr(dist, "irecv", lambda *_, **__: next(works))
+            receiver.expect(4)
+            receiver.take(4)
+            receiver.expect(5)  # its receive was posted in the step before
         words = (
             rf"on rank {rank} lost stage {2 - rank} on rank {3 - rank} while waiting for .* micro-batch 5: .* for 9 s"
         )
         with pytest.raises(ChannelError, match=words):
-            transfer.wait()
+            receiver.take(5)
         channel.close()
     dist.barrier()  # rank 0 has the store through which the others connect
 
 
 @pytest.mark.slow
 def test_lost_process_is_named_by_global_rank() -> None:
-    """The error about a lost process names its stage and its global rank."""
+    """The error about a lost process names its stage, its global rank and the message that does not arrive."""
     in_processes(3, second_row)
 
 
