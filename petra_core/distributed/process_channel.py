@@ -38,6 +38,7 @@ from petra_core.distributed.groups import CPU, TIMEOUT, ChannelError, new_group
 from petra_core.distributed.layout import HEADER_BYTES, TensorLayout, dense, flat, header_of, layout_of, layouts_in
 from petra_core.distributed.neighbours import Border, Receiver, Sender
 from petra_core.distributed.transfers import EVALUATION_TAG, NO_MICRO_BATCH, Neighbour
+from petra_core.errors import check_int
 from petra_core.messages import Channel, Message
 from petra_core.optimizers import OptimizerFactory
 from petra_core.shares import stage_ranges
@@ -59,13 +60,13 @@ class ProcessChannel(Channel):
         ranks: Ranks of the pipeline in torch.distributed's default group, in ascending order. None means all ranks.
         comm_device: Device from which messages are sent: the GPU of this process (over NCCL) or the CPU (over Gloo).
         timeout: Timeout of a message.
-        compare_every: Interval in steps at which the ranks compare their micro-batches. They always compare the first 8
-            steps. A comparison hashes a CPU copy of the micro-batch (SHA-256) and runs two small all-gathers, which
-            synchronise the ranks. None disables comparisons.
+        compare_every: Interval in steps at which the ranks compare their micro-batches, at least 1. They always compare
+            the first 8 steps. A comparison hashes a CPU copy of the micro-batch (SHA-256)
+            and runs two small all-gathers, which synchronise the ranks. None disables comparisons.
 
     Raises:
         ValueError: If the partition does not match the number of ranks, gives a rank no stage, or differs between
-            ranks.
+            ranks, if the ranks are not in ascending order or lack this process, or if `compare_every` is below 1.
         RuntimeError: If torch.distributed is not initialised.
         ChannelError: If a neighbour does not answer.
 
@@ -82,8 +83,11 @@ class ProcessChannel(Channel):
     ) -> None:
         if not dist.is_initialized():
             raise RuntimeError("torch.distributed is not initialised; call torch.distributed.init_process_group first")
-        ranks = range(dist.get_world_size()) if ranks is None else ranks
-        place = list(ranks).index(dist.get_rank())
+        ranks, rank = range(dist.get_world_size()) if ranks is None else list(ranks), dist.get_rank()
+        if rank not in ranks or list(ranks) != sorted({*ranks}):  # torch sorts the ranks of a group
+            raise ValueError(f"ranks must be in ascending order and contain this rank {rank}, got {ranks}")
+        self._compare_every = None if compare_every is None else check_int("compare_every", compare_every, 1)
+        place = ranks.index(rank)
         self._comm_device = comm_device
         # `upwards` also serves evaluations and comparisons. On GPUs the two groups have separate connections.
         upwards, downwards = (new_group(ranks, comm_device, timeout) for _ in range(2))
@@ -94,7 +98,7 @@ class ProcessChannel(Channel):
                 f"the partition {tuple(partition)} is for {len(partition)} ranks, expected {len(ranks)}; give one "
                 f"number of stages for each rank"
             )
-        self._compare_every, self._steps = compare_every, 0
+        self._steps = 0
         super().__init__(stage_ranges(partition, sum(partition))[place], sum(partition))
         self._top = len(ranks) - 1
         ahead = comm_device.type == "cpu"

@@ -153,6 +153,10 @@ def two_ranks(rank: int) -> None:
     """Check errors, and that an output with gaps and complex and boolean streams arrive unchanged."""
     with pytest.raises(ValueError, match="each of the 2 ranks at least one stage, got \\(3, 0\\)"):
         ProcessChannel((3, 0))
+    with pytest.raises(ValueError, match=rf"ascending order and contain this rank {rank}, got \[1, 0\]"):
+        ProcessChannel((2, 1), ranks=(1, 0))
+    with pytest.raises(ValueError, match="compare_every must be at least 1, got 0"):
+        ProcessChannel((2, 1), compare_every=0)
     channel = ProcessChannel((2, 1))
     with pytest.raises(ValueError, match="give the pipeline a seed"):
         Pipeline(toys.merged_network(3), methods.PETRA, channel=channel)
