@@ -72,10 +72,12 @@ class Channel:
 
     Attributes:
         staleness: Staleness of each stage. The pipeline that uses the channel sets it.
+        steps: Number of steps since the channel was made or the pipeline, which sets it, loaded a state.
 
     """
 
     staleness: tuple[int, ...] = ()
+    steps = 0
 
     def __init__(self, stages: range, count: int) -> None:
         self.stages, self.count = stages, count

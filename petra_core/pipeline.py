@@ -574,6 +574,7 @@ class Pipeline:
         self._done = [self.micro_batches - behind[index] for index in self._own_stages]
         self.shapes = state["shapes"]
         self._losses = PendingLosses(self.workers)
+        self.channel.steps = 0  # compare the micro-batches of the ranks again
         if state["random"] is not None:
             restore_all(state["random"], (worker.device for worker in self.workers))
         self._broken = False

@@ -6,8 +6,8 @@ therefore exchange and compare their values:
 
     when a channel is created     the partition
     when a pipeline is created    method, k, delay compensation, precision, seed, stages, optimizer class and settings
-    at some steps                 the learning rate, and the SHA-256 of inputs and targets on the ranks of stage 0 and
-                                  of the head
+    at some steps                 the number of micro-batches, the learning rate, and the SHA-256 of inputs and targets
+                                  on the ranks of stage 0 and of the head
 
 Values are sent as JSON between CPUs, since unpickling could run code. Every rank receives the values of all ranks,
 finds the same differences and raises the same error, so no rank is left waiting.

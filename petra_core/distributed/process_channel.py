@@ -61,7 +61,7 @@ class ProcessChannel(Channel):
         comm_device: Device from which messages are sent: the GPU of this process (over NCCL) or the CPU (over Gloo).
         timeout: Timeout of a message.
         compare_every: Interval in steps at which the ranks compare their micro-batches, at least 1. They always compare
-            the first 8 steps. A comparison hashes a CPU copy of the micro-batch (SHA-256)
+            the first 8 steps, also after a state is loaded. A comparison hashes a CPU copy of the micro-batch (SHA-256)
             and runs two small all-gathers, which synchronise the ranks. None disables comparisons.
 
     Raises:
@@ -98,7 +98,6 @@ class ProcessChannel(Channel):
                 f"the partition {tuple(partition)} is for {len(partition)} ranks, expected {len(ranks)}; give one "
                 f"number of stages for each rank"
             )
-        self._steps = 0
         super().__init__(stage_ranges(partition, sum(partition))[place], sum(partition))
         self._top = len(ranks) - 1
         ahead = comm_device.type == "cpu"
@@ -140,18 +139,19 @@ class ProcessChannel(Channel):
         agree(self._group, values, "Make the pipeline with the same arguments on every rank")
 
     def check_step(self, micro_batch: int, inputs: Streams, target: object, learning_rate: float | None) -> None:
-        step, self._steps = self._steps, self._steps + 1
+        step, self.steps = self.steps, self.steps + 1
         if self._compare_every is None or (step >= FIRST_STEPS and step % self._compare_every):
             return
-        values: dict[str, Any] = {"learning rate": learning_rate}
+        values: dict[str, Any] = {"number of micro-batches": micro_batch, "learning rate": learning_rate}
         if 0 in self.stages or self.count - 1 in self.stages:  # other ranks use neither inputs nor targets
             values[f"micro-batch {micro_batch}"] = describe_micro_batch(inputs, target)
         agree(
             self._group,
             values,
             "Give every rank the same micro-batches in the same order, for example with "
-            "DataLoader(generator=torch.Generator().manual_seed(0)), and the same learning rate. Only the rank of the "
-            "head knows the loss: if the learning rate depends on it, broadcast the learning rate from that rank",
+            "DataLoader(generator=torch.Generator().manual_seed(0)), the same learning rate, and states of the same "
+            "step. Only the rank of the head knows the loss: if the learning rate depends on it, broadcast the "
+            "learning rate from that rank",
         )
 
     def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -128,8 +128,15 @@ def refuse_data(rank: int) -> None:
     begin = time.monotonic()
     channel = ProcessChannel((2, 3))
     p = pipeline(channel)
+    states = [p.state_dict()]
     for x, y in shuffled(0):
         p.step(x, y)  # with the same seed on both ranks
+    states.append(p.state_dict())
+    p.load_state_dict(states[rank])
+    with pytest.raises(
+        ValueError, match=r"number of micro-batches is 0 on rank 0 and 12 on rank 1.*of the same"
+    ):
+        p.step(x, y)
     p = pipeline(ProcessChannel((2, 3)))
     message = (
         r"micro-batch 0.inputs\[0\] is 'torch.float64 \[4, 3, 6, 6\] with SHA-256 \w{12}' on rank 0 and "
@@ -154,7 +161,7 @@ def refuse_data(rank: int) -> None:
 
 @pytest.mark.slow
 def test_differing_micro_batches_or_rates_raise() -> None:
-    """Ranks with different micro-batches or learning rates raise ValueError at the first such step."""
+    """Ranks with different micro-batches, rates or loaded states raise ValueError at the first such step."""
     in_processes(2, refuse_data)
 
 
