@@ -98,7 +98,8 @@ class Channel:
             optimizer: Factory of the optimizers.
 
         Raises:
-            ValueError: If the channel does not fit them, or two ranks differ. All ranks raise it.
+            ValueError: If the channel does not fit them or belongs to another pipeline, or two ranks differ. All ranks
+                raise it.
 
         """
 
@@ -113,7 +114,7 @@ class Channel:
 
         Raises:
             ValueError: If the ranks of stage 0 and of the head have different micro-batches, or two ranks have
-                different learning rates. All ranks raise it.
+                different learning rates or numbers of micro-batches. All ranks raise it.
 
         """
 

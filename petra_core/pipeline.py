@@ -143,7 +143,7 @@ class Pipeline:
         self.common_clip = None if clip is None or clip.per_stage else clip
         self.micro_batches = 0
         self.channel = Channel(range(len(self.stages)), len(self.stages)) if channel is None else channel
-        self.staleness = self.channel.staleness = self.settings.vector(len(self.stages))
+        self.staleness = self.settings.vector(len(self.stages))
         compared = {**self.settings.as_state(len(self.stages)), "method": method, "seed": seed, "clip": clip}
         self.channel.check_settings(compared, self.stages, optimizer)
         self.executor = executor_of(method, one_process=self.channel.owns_all)
@@ -176,6 +176,7 @@ class Pipeline:
         self._broken = False  # whether no step can follow
         self._learning_rate: float | None = None  # the last rate that was set for stage 0
         self._deferred: Callable[[], None] | None = None  # updates the state of the workers after repeated steps
+        self.channel.staleness = self.staleness
 
     @property
     def model(self) -> nn.Sequential:

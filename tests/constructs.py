@@ -1,15 +1,17 @@
 """Put constructs of users' modules into networks that train as with plain autograd."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from petra_core import BufferedStage, Stage
+from petra_core import BufferedStage, HeadStage, ReversibleStage, Stage
+from petra_core.models import ConcatStreams
 from tests.toys import Wrap, computing
-from tests.user_networks import network
+from tests.user_networks import batches, network
 
 
 def vector() -> nn.Parameter:
@@ -78,6 +80,19 @@ def closing(f: nn.Module) -> nn.Module:
 
 def buffer(*values: float) -> Callable[[], nn.Buffer]:
     return lambda: nn.Buffer(torch.tensor(values[0] if len(values) == 1 else values))
+
+
+def narrow(reversible: int = 3) -> list[Stage]:
+    """Return a network whose first stage is reversible, for `narrow_batch`."""
+    torch.manual_seed(0)
+    blocks = [ReversibleStage(nn.Sequential(nn.SiLU(), nn.Linear(3, 3))) for _ in range(reversible)]
+    return [*blocks, HeadStage(nn.Sequential(ConcatStreams(), nn.Linear(6, 2)))]
+
+
+def narrow_batch() -> tuple[Any, Tensor]:
+    """Return two streams in bf16 and a target."""
+    x, y = batches(1)[0]
+    return (x.bfloat16(), x.flip(0).bfloat16()), y
 
 
 def sharing_frozen() -> list[Stage]:

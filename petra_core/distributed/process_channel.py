@@ -129,6 +129,8 @@ class ProcessChannel(Channel):
     def check_settings(
         self, settings: Mapping[str, Any], stages: Sequence[Stage], optimizer: OptimizerFactory | None
     ) -> None:
+        if self.staleness:
+            raise ValueError("this channel belongs to another pipeline; make a new channel on every rank")
         if settings["seed"] is None:
             raise ValueError(
                 "over several processes random numbers must not depend on where a stage runs: give the pipeline a seed"

@@ -10,14 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, Clip, HeadStage, Pipeline, ReversibleStage, methods
+from petra_core import BufferedStage, Clip, HeadStage, Pipeline, methods
 from petra_core.delay import GapAware
 from petra_core.ledger import payload
 from petra_core.methods import Method
-from petra_core.models import ConcatStreams
 from petra_core.stages import Stage
 from tests.compare import assert_bitwise_equal
-from tests.constructs import aliased, checkpointed, normed, sharing_frozen, spectral
+from tests.constructs import aliased, checkpointed, narrow, narrow_batch, normed, sharing_frozen, spectral
 from tests.petra_core import errors
 from tests.properties import assert_bytes_are_as_predicted, assert_resumes_bitwise
 from tests.toys import computing
@@ -52,19 +51,6 @@ def test_autocast_of_the_caller_equals_the_setting(method: Method) -> None:
             trained.drain()
         weights.append(dict(trained.model.state_dict()))
     assert_bitwise_equal(*weights)
-
-
-def narrow(reversible: int = 3) -> list[Stage]:
-    """Return a network whose first stage is reversible, for `narrow_batch`."""
-    torch.manual_seed(0)
-    blocks = [ReversibleStage(nn.Sequential(nn.SiLU(), nn.Linear(3, 3))) for _ in range(reversible)]
-    return [*blocks, HeadStage(nn.Sequential(ConcatStreams(), nn.Linear(6, 2)))]
-
-
-def narrow_batch() -> tuple[Any, Tensor]:
-    """Return two streams in bf16 and a target."""
-    x, y = batches(1)[0]
-    return (x.bfloat16(), x.flip(0).bfloat16()), y
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)

@@ -1,6 +1,5 @@
 """Test that several processes with Gloo give bitwise the results of one process."""
 
-import functools
 import itertools
 import pickle
 import random
@@ -21,6 +20,7 @@ from petra_core.stages import Stage
 from petra_core.staleness import Action
 from tests import toys
 from tests.compare import assert_bitwise_equal
+from tests.constructs import narrow, narrow_batch
 from tests.processes import in_processes
 
 
@@ -165,18 +165,26 @@ def two_ranks(rank: int) -> None:
     test = toys.batches(1)[0][0]
     shared = Pipeline(sliced(), methods.PETRA, optimizer=toys.sgd, seed=7, channel=channel)
     assert torch.equal(shared.evaluate(test), toys.pipeline(sliced()).evaluate(test))
+    with pytest.raises(ValueError, match="this channel belongs to another pipeline"):
+        Pipeline(sliced(), methods.PETRA, optimizer=toys.sgd, seed=7, channel=channel)
     channel.close()
-    channel = ProcessChannel((1, 1))
-    make_spectral = functools.partial(Pipeline, method=methods.PETRA, optimizer=toys.sgd, seed=7)
-    alone, shared = make_spectral(toys.complex_network()), make_spectral(toys.complex_network(), channel=channel)
-    for pipeline in (alone, shared):
-        toys.train(pipeline, toys.batches(4))
-        state = pipeline.state_dict()
-        toys.train(pipeline, toys.batches(2), drain=False)
-        pipeline.load_state_dict(state)
-        toys.train(pipeline, toys.batches(3, size=2))  # once only after a drain
-    assert_bitwise_equal(shared.state_dict()["workers"][rank], alone.state_dict()["workers"][rank])
-    channel.close()
+    cases: list[tuple[Callable[[], list[Stage]], list[Any], list[Any], torch.dtype | None]] = [
+        (toys.complex_network, toys.batches(4), toys.batches(3, size=2), None),
+        (lambda: narrow(1), [narrow_batch()] * 4, [narrow_batch()] * 2, torch.bfloat16),
+    ]
+    for make_stages, data, others, autocast in cases:
+        channel = ProcessChannel((1, 1))
+        settings: dict[str, Any] = {"optimizer": toys.sgd, "seed": 7, "autocast": autocast}
+        alone = Pipeline(make_stages(), methods.PETRA, **settings)
+        shared = Pipeline(make_stages(), methods.PETRA, **settings, channel=channel)
+        for pipeline in (alone, shared):
+            toys.train(pipeline, data)
+            state = pipeline.state_dict()
+            toys.train(pipeline, data[:2], drain=False)
+            pipeline.load_state_dict(state)
+            toys.train(pipeline, others)  # of another size, which once needed a drain
+        assert_bitwise_equal(shared.state_dict()["workers"][rank], alone.state_dict()["workers"][rank])
+        channel.close()
     send_many(rank)
 
 
