@@ -87,6 +87,7 @@ class Pipeline:
         channel: Connection to the other processes.
         micro_batches: Number of micro-batches that have entered.
         drained: Number of micro-batches that had entered at the last drain. Their backwards are done.
+        loads: Number of states that have been loaded.
         shapes: Shapes and dtypes of the micro-batches, which are equal between two drains; None before the first.
         settings: The settings (`petra_core.settings`), which include `method`, `accumulation` and `staleness`.
         staleness: Staleness of each stage.
@@ -148,7 +149,7 @@ class Pipeline:
         self.channel.check_settings(compared, self.stages, optimizer)
         self.executor = executor_of(method, one_process=self.channel.owns_all)
         self._own_stages = self.channel.stages
-        self.drained = 0
+        self.drained = self.loads = 0
         self.lags = (0,) * len(self.stages)
         self._done = [0] * len(self._own_stages)  # number of steps that each stage of this process has done
         reconstructing = [method.reconstructs and stage.parts()[-1].invertible for stage in self.stages]
@@ -575,6 +576,7 @@ class Pipeline:
         self._done = [self.micro_batches - behind[index] for index in self._own_stages]
         self.shapes = state["shapes"]
         self._losses = PendingLosses(self.workers)
+        self.loads += 1
         self.channel.steps = 0  # compare the micro-batches of the ranks again
         if state["random"] is not None:
             restore_all(state["random"], (worker.device for worker in self.workers))

@@ -166,9 +166,8 @@ class CapturedSteps:
         pipeline = self._pipeline
         if (here := _position(pipeline)) != self._position:
             raise RuntimeError(
-                f"the pipeline is at micro-batch {here[0]}, drained at {here[1]}, and the last recorded step left it "
-                f"at {self._position[0]}, drained at {self._position[1]}; after anything else that moves it make new "
-                f"CapturedSteps"
+                f"the pipeline is at {here}, and the last recorded step left it at {self._position}; after anything "
+                f"else that moves it make new CapturedSteps"
             )
         if self._batch not in (None, batch):
             raise ValueError(
@@ -330,9 +329,9 @@ class CapturedSteps:
         ]
 
 
-def _position(pipeline: Pipeline) -> tuple[int, int]:
-    """Return the number of micro-batches that have entered a pipeline, in total and at the last drain."""
-    return pipeline.micro_batches, pipeline.drained
+def _position(pipeline: Pipeline) -> str:
+    """Describe the position of a pipeline: its micro-batches in total and at the last drain, and its loaded states."""
+    return f"micro-batch {pipeline.micro_batches}, drained at {pipeline.drained} (states loaded: {pipeline.loads})"
 
 
 def _check(pipeline: Pipeline) -> None:

@@ -292,8 +292,12 @@ def test_other_shapes_and_outside_steps_raise() -> None:
     with pytest.raises(ValueError, match="all that are in flight together must have the same shapes and dtypes"):
         ticks.step(*toys.batches(1, size=3)[0])
     pipeline.step(*data[0])
-    words = f"is at micro-batch {2 * MANY + 1}, drained at 0, and the last recorded step left it at {2 * MANY}, drained"
-    with pytest.raises(RuntimeError, match=words):
+    left = rf"drained at 0 \(states loaded: 0\), and the last recorded step left it at micro-batch {2 * MANY}, drained"
+    with pytest.raises(RuntimeError, match=f"is at micro-batch {2 * MANY + 1}, {left}"):
+        ticks.step(*data[0])
+    ticks = CapturedSteps(other, SharedMemoryRecorder())
+    other.load_state_dict(other.state_dict())  # the static buffers contain the tensors of another state
+    with pytest.raises(RuntimeError, match=rf"is at micro-batch {2 * MANY}, drained at 0 \(states loaded: 1\), and"):
         ticks.step(*data[0])
     pipeline.executor = Noting(SharedMemoryRecorder())
     with pytest.raises(ValueError, match="take them off"):
