@@ -300,7 +300,7 @@ def test_other_shapes_and_outside_steps_raise() -> None:
     with pytest.raises(RuntimeError, match=rf"is at micro-batch {2 * MANY}, drained at 0 \(states loaded: 1\), and"):
         ticks.step(*data[0])
     pipeline.executor = Noting(SharedMemoryRecorder())
-    with pytest.raises(ValueError, match="take them off"):
+    with pytest.raises(ValueError, match="remove before_update"):
         CapturedSteps(pipeline, SharedMemoryRecorder())
 
 
