@@ -432,9 +432,11 @@ def fork(streams: Sequence[torch.cuda.Stream]) -> Iterator[None]:
     """Fork streams, if any, from the caller's stream at the beginning of a context, and join them at its end."""
     for stream in streams:
         stream.wait_stream(torch.cuda.current_stream(stream.device))
-    yield
-    for stream in streams:
-        torch.cuda.current_stream(stream.device).wait_stream(stream)
+    try:
+        yield
+    finally:
+        for stream in streams:
+            torch.cuda.current_stream(stream.device).wait_stream(stream)
 
 
 def waiting(staleness: Sequence[int]) -> tuple[set[int], set[int]]:

@@ -541,6 +541,8 @@ def test_forward_overlaps_backward_and_update_waits(monkeypatch: pytest.MonkeyPa
         for worker in (head, middle, stem):
             for kind in [kind for kind in Kind if worker is not head or kind is not Kind.RECONSTRUCT]:
                 executor.run(lambda *_: None, worker, Action(kind, 0), [])
+    with pytest.raises(ZeroDivisionError), captured.fork(streams[:1]):
+        raise ZeroDivisionError
     caller = "caller on cuda:1"
     assert cuda.messages == [
         *(f"{name} waits for {caller}" for name in "abcde"),
@@ -548,6 +550,7 @@ def test_forward_overlaps_backward_and_update_waits(monkeypatch: pytest.MonkeyPa
         *("b works", "b is here: 2", "c works", "c works", "c is here: 3", "c works", "c waits for 2"),
         *("d works", "d is here: 4", "e works", "e works", "e is here: 5", "e works", "e waits for 4"),
         *(f"{caller} waits for {name}" for name in "abcde"),
+        *(f"a waits for {caller}", f"{caller} waits for a"),  # also after an exception
     ]
 
 
