@@ -66,7 +66,8 @@ class Pipeline:
         seed: Seed of the random numbers (dropout). Every stage has a separate stream, made from (seed, stage), so
             results do not depend on where other stages run. None for torch's global generators, as in plain training.
         autocast: Dtype of automatic mixed precision inside the stages, such as torch.bfloat16. Weights and streams
-            between stages stay float32. None for the caller's autocast context.
+            between stages stay float32. None for the caller's autocast context. The engine does not scale losses, so
+            with torch.float16 gradients below 6e-8 become 0.
         before_update: Function that is called as (stage index, version, stage) before every update, when the `.grad` of
             each parameter contains the mean gradient. It may change the gradients.
         after_backward: Function that is called with a `petra_core.worker.Backward` after every backward of every stage,
