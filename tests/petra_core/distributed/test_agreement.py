@@ -133,9 +133,7 @@ def refuse_data(rank: int) -> None:
         p.step(x, y)  # with the same seed on both ranks
     states.append(p.state_dict())
     p.load_state_dict(states[rank])
-    with pytest.raises(
-        ValueError, match=r"number of micro-batches is 0 on rank 0 and 12 on rank 1.*of the same"
-    ):
+    with pytest.raises(ValueError, match=r"number of micro-batches is 0 on rank 0 and 12 on rank 1.*of the same"):
         p.step(x, y)
     p = pipeline(ProcessChannel((2, 3)))
     message = (
