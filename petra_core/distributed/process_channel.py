@@ -50,7 +50,7 @@ FIRST_STEPS = 8  # number of initial steps in which the ranks always compare the
 
 
 class ProcessChannel(Channel):
-    """Channel between this process's stages and the neighbouring ranks.
+    """Channel between this process's stages and the neighbouring ranks, for one pipeline.
 
     Creating a channel is collective: every rank of the pipeline creates one, in the same order relative to other
     collective calls.

@@ -112,8 +112,11 @@ def mesh(rank: int) -> None:
             with replicas.average_statistics(whole.model):
                 assert_bitwise_equal(logits, whole.evaluate(test))
             assert_bitwise_equal(*everybody(logits)[::2])
+            state = split.state_dict()
+            channel.close()
+            channel = ProcessChannel((2, 3), ranks=row)
             resumed = make(toys.network(5, dropout=0.2, seed=9), method, replicas, k, channel)
-            resumed.load_state_dict(split.state_dict())
+            resumed.load_state_dict(state)
             toys.train(resumed, mine[13:]), toys.train(whole, mine[13:])
             states, references = resumed.state_dict()["workers"], whole.state_dict()["workers"]
             for index in channel.stages:
