@@ -7,62 +7,64 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from pandas import DataFrame
 
 from petra_core.staleness import lockstep
-from reproduce.cells import networks, timing
-from reproduce.cells.kinds import TrainedCell
-from reproduce.cells.rates import learning_rate as rate_of_recipe
-from reproduce.records.record import scan
-from reproduce.records.run import Run, Status
+from reproduce.cells import timing
+from reproduce.cells.rates import REFERENCE_BATCH, learning_rate
+from reproduce.presentation.compare import SeedSample, format_difference, means
+from reproduce.records.frames import Frames
+from reproduce.records.results import read
 from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "first_run.md"
 BLOCK = re.compile(r"(<!-- (\w+): written by `python -m tests\.test_first_run` -->\n).*?(<!-- \2: end -->)", re.S)
 MINUS = "\N{MINUS SIGN}"
 BACKPROPAGATION = "BACKPROPAGATION"
+USUAL: dict[str, Any] = {"optimizer": "sgd", "forward_weights": "current", "correction": "none"}
+USUAL |= {"timing": "lockstep", "stages": "", "batch_size": 32}
 
 
 @cache
-def all_runs() -> tuple[Run[TrainedCell], ...]:
-    """Return the training runs of the scale `small` on CIFAR-10 that ended: finished or diverged."""
-    found = (run for run in scan(ROOT / "reports" / "records").records if run.cell.kind == "training")
-    found = (run for run in found if run.state.status in (Status.DONE, Status.FAILED))
-    return tuple(run for run in found if (run.cell.scale, run.cell.dataset) == ("small", "cifar10"))
+def frames() -> Frames:
+    return Frames(read(ROOT / "reports" / "records"))
 
 
-def runs(**settings: Any) -> dict[int, Run[TrainedCell]]:
-    """Return the runs with these settings by seed; SGD at the rate of the rule, without delay compensation."""
-    usual = {"optimizer": "sgd", "forward_weights": "current", "correction": "none", "timing": "lockstep", "stages": ()}
-    wanted = {**usual, **settings}
-    ruled = "learning_rate" not in settings
-    return {
-        run.cell.seed: run
-        for run in all_runs()
-        if all(getattr(run.cell, name) == value for name, value in wanted.items())
-        and not (ruled and run.cell.learning_rate != rate_of_recipe(run.cell.batch_size, run.cell.accumulation))
-    }
+@cache
+def all_runs() -> DataFrame:
+    """Return the training runs of the scale `small` on CIFAR-10 with all training images."""
+    runs = frames().runs
+    small = (runs["scale"] == "small") & (runs["dataset"] == "cifar10") & (runs["held_out"] == 0)
+    return runs[(runs["kind"] == "training") & small]
 
 
-def result(run: Run[TrainedCell]) -> float | None:
-    """Return the test accuracy in percent; None if the run diverged."""
-    return float(run.result["test_accuracy"]) if run.done else None
+def with_settings(**settings: Any) -> DataFrame:
+    runs = all_runs()
+    for name, value in settings.items():
+        runs = runs[runs[name] == value]
+    return runs
 
 
-def compared(method: str, other: dict[str, Any] | None = None, **settings: Any) -> list[str]:
+def sample(method: str, **settings: Any) -> SeedSample:
+    """Return the runs with these settings; SGD at the rate of the rule, without delay compensation, if not given."""
+    rate = {"reference_rate": learning_rate(REFERENCE_BATCH)}
+    runs = with_settings(**USUAL | rate | settings, method=method)
+    (found,) = means(runs, "test_accuracy", ["settings"]).values()
+    return found
+
+
+def compared(method: str, **settings: Any) -> list[str]:
     """Return the mean accuracies under backpropagation and a method, their difference, and the number of seeds."""
-    plain, late = runs(method=BACKPROPAGATION, **settings), runs(method=method, **settings, **(other or {}))
-    seeds = sorted(plain.keys() & late.keys())
-    assert seeds, (method, settings)
-    first, second = ([result(by_seed[seed]) for seed in seeds] for by_seed in (plain, late))
-    if None in second:
-        return [mean(first), f"{second.count(None)} of {len(seeds)} not finite", "", str(len(seeds))]
-    difference = sum(b - a for a, b in zip(first, second, strict=True)) / len(seeds)  # type: ignore[operator]  # no None
-    return [mean(first), mean(second), f"{difference:+.1f}".replace("-", MINUS), str(len(seeds))]
+    plain, late = sample(BACKPROPAGATION, **settings), sample(method, **settings)
+    difference = "" if late.failures else format_difference(late - plain).removesuffix(" (one run each)")
+    return [mean(plain), mean(late), difference, str(len(late.states))]
 
 
-def mean(values: Sequence[float | None]) -> str:
-    finite = [value for value in values if value is not None]
-    return f"{sum(finite) / len(finite):.1f} %"
+def mean(reached: SeedSample) -> str:
+    if reached.failures:
+        return f"{len(reached.failures)} of {len(reached.states)} not finite"
+    assert reached.estimate
+    return f"{reached.estimate.mean:.1f} %"
 
 
 def table(head: Sequence[str], rows: Iterator[list[str]]) -> str:
@@ -70,60 +72,63 @@ def table(head: Sequence[str], rows: Iterator[list[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def title(model: str) -> str:
-    return networks.title_of(next(run.cell for run in all_runs() if run.cell.model == model))
-
-
 def growth() -> str:
-    settings = {"model": "revnet18", "width": 8, "accumulation": 1}
+    settings = {"model": "revnet18", "width": 8, "k": 1}
     rows = ([str(epochs), *compared("PETRA", epochs=epochs, **settings)] for epochs in (3, 9, 27, 81))
     return table(["epochs", "backpropagation", "PETRA", "difference", "seeds"], rows)
 
 
 def accumulation() -> str:
     settings = {"model": "revnet18", "width": 8, "epochs": 3}
-    rows = ([str(k), *compared("PETRA", accumulation=k, **settings)] for k in (1, 2, 4, 8, 16, 32))
+    rows = ([str(k), *compared("PETRA", k=k, **settings)] for k in (1, 2, 4, 8, 16, 32))
     return table(["k", "backpropagation", "PETRA", "difference", "seeds"], rows)
 
 
+@cache
+def by_rate() -> dict[float, list[SeedSample]]:
+    """Return the runs of backpropagation and PETRA by learning rate, one seed each."""
+    runs = with_settings(**USUAL, model="chain8", epochs=1, k=4, warmup_epochs=0.5, seed=0)
+    samples = means(runs, "test_accuracy", ["learning_rate", "method"])
+    pairs = {rate: [samples[rate, method] for method in (BACKPROPAGATION, "PETRA")] for rate, _ in sorted(samples)}
+    return {rate: pair for rate, pair in pairs.items() if all(one.states for one in pair)}
+
+
 def rates() -> str:
-    """One seed each: which rates end in a network that has learnt something."""
-    settings = {"model": "chain8", "epochs": 1, "accumulation": 4, "warmup_epochs": 0.5}
-    chosen = sorted({run.cell.learning_rate for run in all_runs() if run.cell.model == "chain8"})
-    rows = []
-    for learning_rate in chosen:
-        pair = [runs(method=m, learning_rate=learning_rate, **settings).get(0) for m in (BACKPROPAGATION, "PETRA")]
-        if None not in pair:
-            accuracies = [result(run) for run in pair if run is not None]
-            rows.append([f"{learning_rate:.3g}", *("not finite" if a is None else f"{a:.1f} %" for a in accuracies)])
-    assert len(rows) > 4
-    return table(["learning rate", "backpropagation", "PETRA"], iter(rows))
+    rows = ([f"{rate:.3g}", *map(mean, pair)] for rate, pair in by_rate().items())
+    return table(["learning rate", "backpropagation", "PETRA"], rows).replace("1 of 1 ", "")
 
 
 def stages() -> str:
     def rows() -> Iterator[list[str]]:
         for depth in (2, 8, 16, 32, 48):
-            model = f"chain{depth}"
-            j = timing.blocks(next(run.cell for run in all_runs() if run.cell.model == model))
-            yield [str(j), str(lockstep(j)[0]), *compared("DSP", model=model, width=16, epochs=2, accumulation=1)]
+            settings = {"model": f"chain{depth}", "width": 16, "epochs": 2, "k": 1}
+            name = next(iter(all_runs().query(f"model == 'chain{depth}'")["cell"]))
+            j = timing.blocks(frames().by_name[name].cell)
+            yield [str(j), str(lockstep(j)[0]), *compared("DSP", **settings)]
 
     return table(["J", "staleness of stage 0", "backpropagation", "DSP", "difference", "seeds"], rows())
 
 
 def compensation() -> str:
-    settings = {"model": "revnet18", "width": 8, "epochs": 3, "accumulation": 1}
-    others = [("none", {}), ("predicted weights in the forward", {"forward_weights": "predicted"})]
-    others += [(name, {"correction": name}) for name in ("average", "gap_aware", "rate", "spike", "compensation")]
+    others = {"none": {}, "predicted weights in the forward": {"forward_weights": "predicted"}}
+    others |= {name: {"correction": name} for name in ("average", "gap_aware", "rate", "spike", "compensation")}
+    others["NAdam, at the best rate tried"] = {"optimizer": "nadam", "reference_rate": 0.004}
 
     def rows() -> Iterator[list[str]]:
-        for name, other in others:
-            usual = {"forward_weights": "current", "correction": "none"} | other
-            plain = runs(method=BACKPROPAGATION, **settings)
-            late = runs(method="PETRA", **settings, **usual)
-            seeds = sorted(plain.keys() & late.keys())
-            yield [name, mean([result(late[seed]) for seed in seeds]), str(len(seeds))]
+        for name, other in others.items():
+            row = [name]
+            for epochs in (3, 27):
+                settings = {"model": "revnet18", "width": 8, "k": 1, "epochs": epochs}
+                plain = sample("PETRA", **settings)
+                try:
+                    reached = sample("PETRA", **settings | other)
+                except ValueError:  # not run
+                    row += ["", ""]
+                else:
+                    row += [mean(reached), format_difference(reached - plain) if other else ""]
+            yield row
 
-    return table(["compensation", "PETRA", "seeds"], rows())
+    return table(["compensation", "3 epochs", "gain", "27 epochs", "gain"], rows())
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -157,13 +162,23 @@ def test_text_outside_tables_has_no_results() -> None:
 def test_stated_trends_hold(name: str) -> None:
     """The page says that the gap shrinks with the length of a run and grows with the number of stages."""
     rows = [line.strip("| ").split(" | ") for line in BLOCKS[name]().splitlines()[2:]]
-    gaps = [float(row[-2].replace(MINUS, "-")) for row in rows if row[-2].strip()]
+    gaps = [float(row[-2].split("\N{NARROW NO-BREAK SPACE}")[0].replace(MINUS, "-")) for row in rows if row[-2].strip()]
     if name == "growth":
         assert all(before < after for before, after in pairwise(gaps)), gaps
     elif name == "stages":
         assert all(before > after for before, after in pairwise(gaps)), gaps
     else:
         assert gaps[-1] > gaps[0]
+
+
+def test_advice_follows_from_tables() -> None:
+    """PETRA is best at a sixteenth of backpropagation's best rate, and no gain is left after 27 epochs."""
+    best = [max((list(pair[side].values.values()), rate) for rate, pair in by_rate().items())[1] for side in (0, 1)]
+    assert best[0] == 16 * best[1]
+    gains = [re.findall(r"[\d.]+", row.split(" | ")[-1]) for row in compensation().splitlines()[3:]]
+    late = [(float(gain), float(half)) for gain, half in filter(None, gains)]
+    assert late
+    assert all(gain < half for gain, half in late)
 
 
 if __name__ == "__main__":
