@@ -136,8 +136,8 @@ def test_method_table_matches_engine() -> None:
 
 
 def test_packages_are_listed_in_import_order() -> None:
-    """README.md lists all packages of reproduce, and none imports a package that is listed after it."""
-    guide = TEXTS["README.md"].split("**The paper**")[1].split("\n\n")[0]
+    """docs/code.md lists all packages of reproduce, and none imports a package that is listed after it."""
+    guide = TEXTS["docs/code.md"].split("**The paper**")[1].split("\n\n")[0]
     package = ROOT / "reproduce"
     rooms = [name for name in re.findall(r"`(\w+)/`", guide) if name != "reproduce"]
     assert sorted(rooms) == sorted(folder.name for folder in package.iterdir() if (folder / "__init__.py").exists())
