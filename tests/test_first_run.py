@@ -1,9 +1,14 @@
-"""The numbers of docs/first_run.md are those of the committed records; `python -m tests.test_first_run` writes them."""
+"""The numbers of two pages are those of the committed records; `python -m tests.test_first_run` writes them.
+
+They are docs/first_run.md, and docs/benchmarks.md with its measurements on an H200.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
+from operator import truediv
+from statistics import median
 from typing import Any
 
 import pytest
@@ -17,7 +22,7 @@ from reproduce.records.frames import Frames
 from reproduce.records.results import read
 from tests.conftest import ROOT
 
-PAGE = ROOT / "docs" / "first_run.md"
+PAGES = (PAGE := ROOT / "docs" / "first_run.md", ROOT / "docs" / "benchmarks.md")
 BLOCK = re.compile(r"(<!-- (\w+): written by `python -m tests\.test_first_run` -->\n).*?(<!-- \2: end -->)", re.S)
 MINUS = "\N{MINUS SIGN}"
 BACKPROPAGATION = "BACKPROPAGATION"
@@ -131,12 +136,48 @@ def compensation() -> str:
     return table(["compensation", "3 epochs", "gain", "27 epochs", "gain"], rows())
 
 
+@cache
+def measured_ticks() -> list[tuple[list[str], float]]:
+    """Return settings, medians and ratio to the fastest autograd step (median of pairs) of the ticks on an H200."""
+    found: list[tuple[list[str], float]] = []
+    for benchmark in frames().results.benchmarks:
+        if re.fullmatch("tick-w64-.*-nvidia-h200", benchmark.name):
+            times = {series.name: series.values for series in benchmark.series if series.quantity == "time"}
+            tick, captured, compiled = (times[name] for name in ("tick", "autograd step", "compiled autograd step"))
+            assert median(compiled) < median(captured)
+            setting = benchmark.setting
+            settings = [setting["precision"], setting["batch"], "modules" if setting["compile"] else "no"]
+            row = [*map(str, settings), str(setting["captured"])]
+            row += [f"{1e3 * median(values):.2f}" for values in (tick, captured, compiled)]
+            found.append((row, median(map(truediv, tick, compiled))))
+    return sorted(found, key=lambda one: -float(one[0][4]))
+
+
+def ticks() -> str:
+    head = ["precision", "images", "compiled", "streams", "tick", "captured step", "compiled and captured step"]
+    return table([*head, "tick / fastest"], ([*row, f"{ratio:.3f}"] for row, ratio in measured_ticks()))
+
+
+def cell() -> str:
+    """Describe the first cell of the paper's Table 2."""
+    run = frames().by_name["cifar10-revnet18-w64-petra-k1-s0-2b959085d163"]
+    result = run.result
+    return (
+        f"- 300 epochs in {result['train_seconds']:.0f} s, {result['images_per_second']:,.0f} images/s; evaluations in "
+        f"{result['evaluation_seconds']:.0f} s.\n"
+        f"- {result['test_accuracy']:.2f} % after the last epoch ({result['best_test_accuracy']:.2f} % at best), with "
+        f"{result['peak_bytes'] / 1e9:.2f} GB at its peak."
+    )
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "growth": growth,
     "accumulation": accumulation,
     "rates": rates,
     "stages": stages,
     "compensation": compensation,
+    "ticks": ticks,
+    "cell": cell,
 }
 
 
@@ -146,10 +187,10 @@ def written(text: str) -> str:
 
 
 def test_tables_match_records() -> None:
-    """Every table of docs/first_run.md equals the one that the committed records give."""
-    text = PAGE.read_text(encoding="utf-8")
-    assert [name for _, name, _ in BLOCK.findall(text)] == list(BLOCKS)
-    assert text == written(text), "run `python -m tests.test_first_run`"
+    """Every block equals the one that the committed records give."""
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    assert [name for text in texts for _, name, _ in BLOCK.findall(text)] == list(BLOCKS)
+    assert [text == written(text) for text in texts] == [True, True], "run `python -m tests.test_first_run`"
 
 
 def test_text_outside_tables_has_no_results() -> None:
@@ -171,6 +212,11 @@ def test_stated_trends_hold(name: str) -> None:
         assert gaps[-1] > gaps[0]
 
 
+def test_range_of_ticks_is_stated() -> None:
+    ratios = [100 * (ratio - 1) for _, ratio in measured_ticks()]
+    assert f"takes {min(ratios):.0f} to {max(ratios):.0f} % longer" in PAGES[1].read_text(encoding="utf-8")
+
+
 def test_advice_follows_from_tables() -> None:
     """PETRA is best at a sixteenth of backpropagation's best rate, and no gain is left after 27 epochs."""
     best = [max((list(pair[side].values.values()), rate) for rate, pair in by_rate().items())[1] for side in (0, 1)]
@@ -182,4 +228,5 @@ def test_advice_follows_from_tables() -> None:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
