@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=count, default=32, help="images per batch (default 32)")
     parser.add_argument("--width", type=count, default=64, help="channels of the first blocks (default 64)")
-    parser.add_argument("--rounds", type=count, default=5, help="timed steps of each contestant (default 5)")
+    parser.add_argument("--rounds", type=count, default=5, help="timed steps of each method (default 5)")
     parser.add_argument("--threads", type=count, default=2, help="CPU threads (default 2)")
     add_device(parser)
     add_options(parser, "forward-gradients")

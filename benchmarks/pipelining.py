@@ -1,13 +1,13 @@
 """PETRA against torch.distributed.pipelining on the same network and processes.
 
-All contestants train the same network on the same micro-batches and update after every n of them. They are PETRA over
+All methods train the same network on the same micro-batches and update after every n of them. They are PETRA over
 two processes, also with its stages merged to two (less staleness); GPipe and 1F1B of torch.distributed.pipelining with
 plain autograd; and both with torch.utils.checkpoint around every stage, the comparison at similar memory. Two
 references show the limits of the machine: two independent copies of PETRA in a process each, and one process without
-others. All processes have one thread, and messages use Gloo. Every contestant gets the cut that is best for its costs,
+others. All processes have one thread, and messages use Gloo. Every method gets the cut that is best for its costs,
 measured in the same run.
 
-Contestants are measured in turn, in rounds, and compared within a round. A PETRA pipeline stays full between its turns,
+Methods are measured in turn, in rounds, and compared within a round. A PETRA pipeline stays full between its turns,
 as in training. Memory is the largest resident set of each process, minus that before the network was made. Before
 anything is timed, the gradients of GPipe and 1F1B are compared with those of plain autograd. Usage with the defaults of
 the project's claim:
@@ -371,10 +371,8 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser.add_argument(
         "--micro-batches", type=count, default=4, help="micro-batches per batch, and PETRA's k (default 4)"
     )
-    parser.add_argument(
-        "--rounds", type=count, default=7, help="rounds; each measures every contestant once (default 7)"
-    )
-    parser.add_argument("--seconds", type=positive, default=1.5, help="seconds per contestant and round (default 1.5)")
+    parser.add_argument("--rounds", type=count, default=7, help="rounds; each measures every method once (default 7)")
+    parser.add_argument("--seconds", type=positive, default=1.5, help="seconds per method and round (default 1.5)")
     add_quick(parser)
     add_options(parser, "pipelining")
     options = parse_quick(parser, arguments)

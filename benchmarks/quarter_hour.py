@@ -5,7 +5,7 @@ this suite in a process with a time budget. The most valuable steps come first:
 
     data          prepare CIFAR-10 from its published files, if `--source` names them
     correctness   check that recorded steps equal plain ones; if not, cells are trained with plain steps
-    tick          time a compiled tick of PETRA against the fastest rival; if it fails, cells train without `--compile`
+    tick          time a compiled tick against the fastest autograd step; if it fails, cells do not use `--compile`
     training      train cells of Table 2 in the order of `ORDER`, each if it fits into the remaining time
     leftovers     measure the kernels of a tick, numbers of streams, cuDNN's heuristics, captured backpropagation, MPS
 

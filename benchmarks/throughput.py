@@ -2,9 +2,9 @@
 
 A separately timed tick (`benchmarks.tick`) includes the time that the host needs to launch it. In training the host
 runs ahead of the device, and the time of many consecutive steps counts: here 50 between two synchronizations. The
-contestants are the methods, each with every number of CUDA streams, measured in turn within one process.
+methods, each with every number of CUDA streams, are measured in turn within one process.
 
-With `--kernels` the profiler records three steps of each contestant and prints the kernels by name, the most expensive
+With `--kernels` the profiler records three steps of each and prints the kernels by name, the most expensive
 first. This shows why a step is slower than expected. On a CPU it lists PyTorch's operations.
 
 Usage:
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> Benchmark:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_tick(parser)
     parser.add_argument("--steps", type=count, default=50, help="steps between two synchronizations (default 50)")
-    parser.add_argument("--rounds", type=count, default=9, help="timings of every contestant (default 9)")
+    parser.add_argument("--rounds", type=count, default=9, help="timings of every method (default 9)")
     parser.add_argument(
         "--captured",
         type=whole_number,

@@ -15,7 +15,7 @@ what PETRA saves.
 
 With `--captured 4` all sides are CUDA graphs (`petra_core.devices.captured`), and the stages of a tick are distributed
 over this number of streams. This measures the device without the launch overhead of the host. All stages of a tick of
-PETRA may run concurrently, while those of backpropagation wait for one another. So the rival is backpropagation in its
+PETRA may run concurrently, while those of backpropagation wait for one another. So the other is backpropagation in its
 best practical form: the whole autograd step as one graph, with one fused update, plain and compiled. With
 `--against BACKPROPAGATION` its tick is measured too, in one stream.
 
@@ -27,7 +27,7 @@ compiled autograd steps. `--compile steps` compiles all operations of a recorded
 Both sides use the kernels that cells are trained with (`reproduce.running.execution.deterministic`), in the requested
 precision, with images and weights in channels-last format.
 
-All contestants are timed in turn within one process, so that other load slows all of them. A result is the median of
+Both sides are timed in turn within one process, so that other load slows both. A result is the median of
 the ratios of neighbouring timings. Usage with the defaults:
 
     python -m benchmarks.tick --network revnet18 --width 64 --batch 64 --size 32 --threads 2 --pairs 15

@@ -160,7 +160,7 @@ def _run(record: Record, context: Context, interrupt: Interrupt) -> State:
 def _when_free(record: Record, context: Context) -> State:
     """Call `execute`, after waiting for another machine that holds the record and may have died.
 
-    Only time distinguishes the cases: either the machine gives a sign of life, or it gives none until the record is
+    Only time distinguishes the cases: either the machine sends a heartbeat, or it sends none until the record is
     taken over.
 
     Raises:
@@ -176,7 +176,7 @@ def _when_free(record: Record, context: Context) -> State:
             if now is None or now.here or touched not in (None, now.touched) or context.should_stop():
                 raise
             if touched is None:
-                context.observer.notice(f"waiting for a sign of life: {error}")
+                context.observer.notice(f"waiting for a heartbeat: {error}")
             touched = now.touched
         context.group.announce(go=None)
         time.sleep(POLL_SECONDS)

@@ -52,7 +52,7 @@ class LockedError(Exception):
 
 
 class LockLostError(Exception):
-    """Another process took the cell over, because this one gave no sign of life for too long."""
+    """Another process took the cell over, because this one sent no heartbeat for too long."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class Holder:
 
     host: str  # empty if the lease cannot be read
     process: int
-    touched: float  # last sign of life, by the clock of the file server
+    touched: float  # last heartbeat, by the clock of the file server
     gone: bool = False  # whether it is certainly dead
 
     @property
     def silent(self) -> float:
-        """Seconds since its last sign of life, as far as the clocks of machine and file server agree."""
+        """Seconds since its last heartbeat, as far as the clocks of machine and file server agree."""
         return max(0.0, time.time() - self.touched)
 
     @property
@@ -80,7 +80,7 @@ class Holder:
         return f"process {self.process} on {self.host}" if self.host else "a process that left an unreadable lease"
 
     def __str__(self) -> str:
-        return f"{self.words} (last sign of life {self.silent:.0f} s ago)"
+        return f"{self.words} (last heartbeat {self.silent:.0f} s ago)"
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Hold:
                 )
             now = holder(self._folder) or "another process, which has ended since,"
             raise LockLostError(
-                f"{self._folder}: {now} has taken this cell over, because this process gave no sign of life for more "
+                f"{self._folder}: {now} has taken this cell over, because this process sent no heartbeat for more "
                 f"than {STALE_SECONDS:.0f} s. No work of the other process was overwritten"
             )
 
@@ -141,7 +141,7 @@ def hold(folder: Path, patience: float = 0.0) -> Iterator[Hold]:
         except (filelock.Timeout, filelock.LeaseSettingsMismatch):
             raise LockedError(
                 f"{folder}: {_read_holder(folder, lease.owner) or 'another process'} is working on this "
-                f"cell. If it is dead, a running grid takes over after {STALE_SECONDS:.0f} s without a sign of life"
+                f"cell. If it is dead, a running grid takes over after {STALE_SECONDS:.0f} s without a heartbeat"
             ) from None
         try:
             # On this machine the kernel's lock has decided that the holder before is gone.

@@ -51,7 +51,7 @@ def execute(record: Record, context: Context) -> State:
 
     Raises:
         LockedError: If another process is running the cell.
-        LockLostError: If another machine took the cell over, because this process gave no sign of life for too long.
+        LockLostError: If another machine took the cell over, because this process sent no heartbeat for too long.
         RecordError: If the folder contains files that cannot be parsed.
         CheckpointError: If the checkpoint is damaged or of another version.
         DataError: If the data set is damaged or not prepared.

@@ -139,10 +139,10 @@ def _report_holders(cells: Sequence[Cell], held: Sequence[int], root: Path, repo
 
 
 def _touch(owner: Holder, since: str) -> str:
-    """Describe the holder's last sign of life. The text does not change while the holder is alive."""
+    """Describe the holder's last heartbeat. The text does not change while the holder is alive."""
     if owner.silent < STALE_SECONDS / 2:
         return "gives signs of life"
-    return f"has given no sign of life since {since}; after {STALE_SECONDS:.0f} s the cell is taken over"
+    return f"has sent no heartbeat since {since}; after {STALE_SECONDS:.0f} s the cell is taken over"
 
 
 def _attempt(cell: Cell, options: GridOptions, context: Context, report: Report, index: int) -> bool:

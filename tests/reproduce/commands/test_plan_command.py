@@ -82,7 +82,7 @@ def test_plan_shows_lock_of_another_machine(root, machine):
     """The plan names the process and the machine that hold the lock on a cell."""
     process, release = machine(stale=1000, folder=Record.for_cell(CELLS[1], root).path)
     text = plan(root, "-v").output
-    assert f"LOCKED {CELLS[1].slug} by process {process.pid} on beta (last sign of life " in text
+    assert f"LOCKED {CELLS[1].slug} by process {process.pid} on beta (last heartbeat " in text
     assert f"{CELLS[1].name}: 1 of 4 epochs, locked by process {process.pid} on beta" in text
     release.set()
     process.join()

@@ -50,7 +50,7 @@ def test_lease_of_dead_machine_is_taken_over(train, machine):
     taken_from, notices = train()
     assert (taken_from.host, taken_from.process) == ("beta", left.pid)
     assert len(notices) == 1
-    assert notices[0].startswith("waiting for a sign of life: ")
+    assert notices[0].startswith("waiting for a heartbeat: ")
     assert f"process {left.pid} on beta" in notices[0]
 
 

@@ -27,7 +27,7 @@ def cell(method=PETRA, k=1, seed=0, network="revnet18"):
 
 @pytest.fixture(autouse=True)
 def now(monkeypatch):
-    """Set the clock to four seconds after the last sign of life of `ALIVE`."""
+    """Set the clock to four seconds after the last heartbeat of `ALIVE`."""
     monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: 1004.0))
 
 
