@@ -168,7 +168,7 @@ class PendingLosses:
         what = weights.get(stage) or others.get(stage) or "the loss itself"
         updates = next(worker.version for worker in self._workers if worker.index == stage)
         remedy = REMEDY
-        if not weights:
+        if not weights and not (updates and what.endswith("running_var")):  # the means are finite: large weights
             remedy = "all weights are finite, so check the input and the targets of this micro-batch first (" + DATA
             remedy += "" if updates == 0 else f"; if they are correct, {REMEDY}"
         return NonFiniteError(

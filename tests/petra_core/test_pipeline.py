@@ -136,6 +136,11 @@ def test_non_finite_error_names_stage_and_micro_batch() -> None:
     with pytest.raises(NonFiniteError) as caught:
         toys.train(p, [(data[12][0] * float("nan"), data[12][1]), *data[13:]])
     assert (caught.value.stage, caught.value.micro_batch) == (0, 12)
+    # A variance overflows with a finite mean after updates at too high a rate.
+    p = toys.pipeline(toys.network(6), methods.PETRA)
+    p.set_learning_rate(1e10)
+    with pytest.raises(NonFiniteError, match=r"running_var is not finite, after \d+ updates\); lower the"):
+        toys.train(p, data)
 
 
 def test_state_accepts_infinite_mask_and_refuses_nan() -> None:
