@@ -19,15 +19,14 @@ LISTED = 12  # lines of a list that are printed
 
 
 def check_writable(folder: Path, option: str) -> None:
-    """Check before the work that files can be written to a folder, and create it if needed.
+    """Check before the work that files can be written to a folder, or that it can be created.
 
     Raises:
         click.UsageError: The folder is not writable.
 
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=next(parent for parent in (folder, *folder.parents) if parent.exists())):
             pass
     except OSError as error:
         raise click.UsageError(

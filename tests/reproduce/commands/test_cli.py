@@ -112,6 +112,12 @@ def test_device_option_sets_current_cuda_device(tmp_path, monkeypatch):
     assert taken == ["cuda:1"] * 2
 
 
+def test_refused_training_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "cifar10 is not prepared" in call("train", "--dataset", "cifar10").output
+    assert not list(tmp_path.iterdir())
+
+
 def test_run_passes_options_and_warns_about_problems(tmp_path, monkeypatch):
     given = []
 
