@@ -14,7 +14,7 @@ COMMANDS = {
     "data list": (0, "sha-256"),
     "data check cifar11": (2, "did you mean"),
     "records list --records nowhere": (2, "there is no folder nowhere"),
-    "run nosuch": (2, "there is no scale 'nosuch'"),
+    "run nosuch": (2, "'nosuch' is not one of 'smoke'"),
     "run smoke --exhibits tabel1": (2, "did you mean table1"),
     "run smoke --cuda-graphs 4": (2, "needs a cuda device"),
     "train --model revvit_tiny --image-size 10": (2, "image_size must be 8 to 256 in steps of 8"),

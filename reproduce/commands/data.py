@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from reproduce.cells import catalogue
-from reproduce.cells.base import CellError
+from reproduce.cells.base import CellError, near_matches
 from reproduce.cells.catalogue import DEFAULT_ROOT, IMAGENET, Dataset
 from reproduce.commands.common import CORES, print_lines
 from reproduce.commands.options import FOLDER, Command, options_of
@@ -41,8 +41,9 @@ def find_dataset(name: str) -> Dataset:
     """
     try:
         dataset = catalogue.by_name(name)
-    except CellError as error:
-        raise click.BadParameter(str(error)) from None
+    except CellError:
+        prepared = [name for name, dataset in catalogue.DATASETS.items() if not dataset.built_in]
+        raise click.BadParameter(f"there is no data set {name!r}; {near_matches(name, prepared)}") from None
     if dataset.built_in:
         raise click.BadParameter(f"{dataset.title} come with a dependency and need no preparation or check")
     return dataset

@@ -85,22 +85,17 @@ def partition(settings: dict[str, Any], options: PartitionOptions) -> None:
     if method.overlapped:
         same = methods.REVERSIBLE_BACKPROPAGATION.name
         raise click.UsageError(f"--method {cell.method} is not simulated; {same} does the same work sequentially")
+    if processes > (count := timing.blocks(training)):
+        raise click.UsageError(f"--processes {processes}: the network has only {count} stages")
     where = devices.take(options.device)
     import torch
 
     torch.set_num_threads(options.threads)
     link = Link(options.latency, options.bandwidth)
     limit = None if options.memory_limit is None else int(options.memory_limit)
-    with click.progressbar(length=1, label="timing the stages", file=sys.stderr) as bar:
-
-        def begin(index: int, count: int) -> None:
-            if processes > count:
-                raise click.UsageError(f"--processes {processes}: the network has only {count} stages")
-            bar.length = count
-            bar.update(index - bar.pos)
-
-        measured = replace(time_network(cell, where, begin), staleness=vector)
-        bar.update((bar.length or 0) - bar.pos)
+    with click.progressbar(length=count, label="timing the stages", file=sys.stderr) as bar:
+        measured = replace(time_network(cell, where, lambda index, _: bar.update(index - bar.pos)), staleness=vector)
+        bar.update(count - bar.pos)
     plans = {"even": measured.even(processes), "balanced": measured.best(processes, limit)}
     click.echo("\n".join(stage_lines(measured)))
     if vector is not None:

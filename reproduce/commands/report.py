@@ -24,6 +24,7 @@ def report(context: click.Context, root: Path, output: Path, readme: Path | None
     check_writable(output.parent, "--output")
     if readme is not None and not readme.is_file():
         raise click.UsageError(f"--readme: there is no file {readme}")
+    click.echo(f"reading the records of {root}, to write {output}", err=True)
     from reproduce.report import ReadmeError, build
 
     try:

@@ -19,7 +19,7 @@ from reproduce.text import count
 
 
 @click.command(cls=Command)
-@click.argument("scale", metavar="SCALE")
+@click.argument("scale", metavar="SCALE", type=click.Choice(list(scales.SCALES)))
 @options_of(Selection, "selection")
 @options_of(GridOptions, "options")
 @click.help_option("-h", "--help")

@@ -4,7 +4,7 @@ import re
 
 from petra_core import methods
 from petra_core.shares import stage_ranges
-from reproduce.cells import networks
+from reproduce.cells import timing
 from reproduce.cells.kinds import CellError, TrainedCell
 from reproduce.cells.timing import even_partition
 
@@ -22,7 +22,7 @@ def parse_partition(cell: TrainedCell, partition: str, processes: int) -> tuple[
         CellError: If the partition is not valid for the network.
 
     """
-    count = len(networks.build_outline(cell))
+    count = len(cell.stages) or timing.blocks(cell)
     if processes > 1 and cell.method == methods.PAREPROP.name:
         raise CellError(
             f"--processes {processes}: {cell.method} overlaps the work of stages of one process; choose "
