@@ -171,6 +171,11 @@ class TrainedCell(NetworkCell):
         return self.epochs
 
     @property
+    def weight_prediction(self) -> str:
+        """Return `forward_weights` as its option spells it."""
+        return next(word for word, value in PREDICTIONS.items() if value == self.forward_weights)
+
+    @property
     def under_test(self) -> bool:
         """Return whether the accuracy is an open question, so that no accuracy is expected: with delay compensation."""
         return (self.forward_weights, self.correction) != ("current", "none") or self.optimizer == "nadam"
@@ -188,8 +193,8 @@ class TrainedCell(NetworkCell):
         first, last = max(1, self.warmup_epochs), self.epochs - 1
         if list(self.drops) != sorted(set(self.drops)) or any(not first <= drop <= last for drop in self.drops):
             raise CellError(
-                f"drops (--lr-milestones) must increase between {first:g}, after the warm-up, and epochs - 1 = {last}, "
-                f"got {self.drops}"
+                f"--lr-milestones must increase between {first:g}, after the warm-up, and epochs - 1 = {last}, got "
+                f"{','.join(map(str, self.drops))}"
             )
         if self.momentum >= 1:
             raise CellError(f"momentum must be below 1, got {self.momentum}")
@@ -260,8 +265,8 @@ class GradientsCell(ProbedCell):
         super()._check()
         if (self.forward_weights, self.correction) != ("current", "none"):
             raise CellError(
-                "gradients are compared with uncorrected ones at the same weights; got forward weights "
-                f"{self.forward_weights}, correction {self.correction}: leave both out"
+                f"gradients are compared with uncorrected ones at the same weights; got --weight-prediction "
+                f"{self.weight_prediction} --correction {self.correction}: leave both out"
             )
         if self.coupling != transformers.OWN:
             raise CellError(
@@ -528,8 +533,8 @@ def _check_delay(cell: TrainedCell) -> None:
     correction = delay.CORRECTIONS.get(cell.correction)
     try:
         check_rules(delay_rules(cell, cell.correction_value), methods.by_name(cell.method))
-    except ValueError as error:
-        raise CellError(f"correction {cell.correction}, forward weights {cell.forward_weights}: {error}") from None
+    except ValueError as why:
+        raise CellError(f"--weight-prediction {cell.weight_prediction} --correction {cell.correction}: {why}") from None
     if cell.correction_value and (correction is None or not correction.meaning):
         raise CellError(
             f"the correction {cell.correction} has no constant, got correction_value {cell.correction_value}: leave it "
@@ -537,8 +542,8 @@ def _check_delay(cell: TrainedCell) -> None:
         )
     if cell.forward_weights != "current" and cell.optimizer == "nadam":
         raise CellError(
-            f"forward weights {cell.forward_weights} require the optimizer sgd or adamw, got nadam, which looks ahead "
-            f"itself"
+            f"--weight-prediction {cell.weight_prediction} requires the optimizer sgd or adamw, got nadam, which looks "
+            f"ahead itself"
         )
     if correction is None:
         return

@@ -13,10 +13,12 @@ from petra_core.methods import ALL
 from reproduce.cells import catalogue
 from reproduce.cells import timing as timings
 from reproduce.cells.base import near_matches
-from reproduce.cells.kinds import Cell, CellError, TrainedCell
-from reproduce.cells.setting import WHICH, setting
+from reproduce.cells.kinds import Cell, CellError, ForwardGradientCell, TrainedCell
+from reproduce.cells.setting import WHICH, flags_of, setting, settings_of
 from reproduce.grids.plans import IN_ORDER, PLANS
 
+#: Setting of a cell -> name of its option, by which `--only` selects: drops -> lr_milestones.
+OPTIONS = {name: flags_of(name, s)[-1][2:].replace("-", "_") for name, s in settings_of(ForwardGradientCell).items()}
 #: Field of a selection -> setting of a cell.
 CONDITIONS = {"models": "model", "methods": "method", "k": "accumulation", "datasets": "dataset"}
 _PIPELINED = {method.name for method in ALL if method.pipelined}
@@ -89,8 +91,7 @@ class Selection:
     def _conditions(self, grid: Sequence[Cell]) -> Iterable[tuple[str, str, Sequence[str]]]:
         """Yield the spelling of each condition, the setting that it restricts, and the allowed values."""
         for option, name in CONDITIONS.items():
-            values = getattr(self, option)
-            yield f"--{option} {','.join(values)}", name, values
+            yield f"--{option} {','.join(getattr(self, option))}", name, getattr(self, option)
         seeds = self.seeds
         yield f"--seeds {','.join(seeds)}", "seed", _first(seeds[0], grid) if len(seeds) == 1 else seeds
         yield from (_condition(text, grid) for text in self.only)
@@ -105,33 +106,28 @@ class Selection:
                 it, or no cell has a pipelined method and a timing is given.
 
         """
-        changes = {"loader": self.loader, "precision": self.precision}
         timing = self.timing and timings.canonical(self.timing)
+        asked: dict[str, Any] = {"loader": self.loader, "precision": self.precision, "timing": timing}
         timed = {cell for cell in cells if isinstance(cell, TrainedCell) and cell.method in _PIPELINED}
         if timing and not timed:
             raise CellError(f"--timing {timing}: no selected cell has a pipelined method; leave it out")
         changed: dict[Cell, None] = {}
         refused: dict[Cell, str] = {}
         for cell in cells:
-            given: dict[str, Any] = {}
-            if isinstance(cell, TrainedCell):
-                given = {name: value for name, value in changes.items() if value}
-            if timing and cell in timed:
-                given["timing"] = timing
+            trained = isinstance(cell, TrainedCell)
+            given = {n: value for n, value in asked.items() if value and trained and (n != "timing" or cell in timed)}
             try:
                 changed[dataclasses.replace(cell, **given) if given else cell] = None
             except CellError as error:
-                refused[cell] = f"{cell.name}: {error}"
+                refused[cell] = f"{cell.slug}: {error}"
         if refused:
-            kinds, option = {cell.kind for cell in changed}, "--only kind="
-            others = kinds - {cell.kind for cell in refused}
-            if not kinds.isdisjoint(cell.kind for cell in refused):  # only some methods support it
-                supporting, refusing = (
-                    {c.method for c in group if isinstance(c, TrainedCell)} for group in (changed, refused)
-                )
-                others, option = supporting - refusing, "--methods "
-            rest = f"; {option}{','.join(sorted(others)).lower()} leaves such cells out" * bool(others)
-            raise CellError(f"{next(iter(refused.values()))}{rest}")
+            same = {cell.kind for cell in changed} & {cell.kind for cell in refused}  # only some methods support it
+            by, option = ("method", "--methods ") if same else ("kind", "--only kind=")
+            supporting, refusing = ({getattr(c, by) for c in group if hasattr(c, by)} for group in (changed, refused))
+            others = ",".join(sorted(supporting - refusing)).lower()
+            rest = f"; add {option}{others}" * bool(others)
+            options = " ".join(f"--{name} {value}" for name, value in asked.items() if value)
+            raise CellError(f"{options} does not fit all cells{rest} ({next(iter(refused.values()))})")
         return list(changed)
 
 
@@ -143,8 +139,11 @@ def _condition(text: str, grid: Sequence[Cell]) -> tuple[str, str, list[str]]:
 
     """
     name, equals, values = text.partition("=")
+    if not equals:
+        raise CellError(f"--only {text}: =VALUE is missing; expected SETTING=VALUE")
     names = {key: None for cell in grid for key in _settings(cell)}
-    if not equals or name not in names:
+    name = OPTIONS.get(name, name.replace("-", "_"))
+    if name not in names:
         raise CellError(f"--only {text}: expected SETTING=VALUE with a setting of a cell; {near_matches(name, names)}")
     return f"--only {text}", name, values.split(",")
 
@@ -184,8 +183,9 @@ def _narrow(cells: Iterable[Cell], grid: Iterable[Cell], name: str, values: Iter
 
 
 def _settings(cell: Cell) -> dict[str, Any]:
-    """Return the settings that conditions can select, and the cell's name, by which the report selects one cell."""
-    return {**cell.to_dict(), "name": cell.name}
+    """Return the settings by option, spelled as there, and the cell's name, by which the report selects one cell."""
+    spelled = {"weight_prediction": cell.weight_prediction} if isinstance(cell, TrainedCell) else {}
+    return {**{OPTIONS.get(n, n): value for n, value in cell.to_dict().items()}, **spelled, "name": cell.name}
 
 
 def _near(wrong: str, values: Iterable[str]) -> str:

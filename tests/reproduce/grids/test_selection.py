@@ -92,6 +92,10 @@ def test_tuples_and_numbers_are_selected_as_listed():
     for value in {cell.drops for cell in small if isinstance(cell, TrainedCell)}:
         text = "+".join(map(str, value)) or "none"
         assert {cell.drops for cell in Selection(only=(f"drops={text}",)).select(small)} == {value}
+    spelled, field = (
+        Selection(only=(f"{name}=momentum",)).select(small) for name in ("weight-prediction", "forward_weights")
+    )
+    assert spelled == field == [cell for cell in small if getattr(cell, "forward_weights", "") == "predicted"]
     exact, rounded = (Selection(only=(f"warmup_epochs={text}",)).select(small) for text in ("0.0", "0"))
     assert exact == rounded
 
@@ -120,7 +124,7 @@ def test_with_settings_replaces_loader_precision_and_timing():
     twins = [CELLS[0], dataclasses.replace(CELLS[0], loader="memory")]
     assert len(Selection(loader="memory").variants(twins)) == 1, "what becomes the same is run once"
     small = grid_of("small")
-    with pytest.raises(CellError, match=r"; --only kind=") as refused:
+    with pytest.raises(CellError, match=r"; add --only kind=") as refused:
         Selection(precision="bf16").variants(small)
     others = str(refused.value).partition("kind=")[2].partition(" ")[0].split(",")
     assert Selection(precision="bf16").variants([cell for cell in small if cell.kind in others])
