@@ -39,7 +39,6 @@ def save(path: str | os.PathLike[str], state: Any) -> None:
     try:
         with replacing(path) as file:
             torch.save(state, file)
-            file.flush()
             if unreadable := get_unsafe_globals_in_checkpoint(file.name):
                 raise CheckpointError(
                     f"{path} was not written: the state contains {', '.join(sorted(unreadable))}, which `load` would "
