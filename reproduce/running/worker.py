@@ -141,7 +141,7 @@ def _report_holders(cells: Sequence[Cell], held: Sequence[int], root: Path, repo
 def _touch(owner: Holder, since: str) -> str:
     """Describe the holder's last heartbeat. The text does not change while the holder is alive."""
     if owner.silent < STALE_SECONDS / 2:
-        return "gives signs of life"
+        return "is alive"
     return f"has sent no heartbeat since {since}; after {STALE_SECONDS:.0f} s the cell is taken over"
 
 
