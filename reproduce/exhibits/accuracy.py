@@ -95,7 +95,7 @@ def each(run_set: RunSet, suffix: str = "", way: str = "") -> Iterator[Shown]:
     if any(difference.estimate for difference in beside.values()):
         yield table(
             key=f"rivals-{key}",
-            caption=f"PETRA − each asynchronous rival, points of accuracy ({setting}).",
+            caption=f"PETRA − each other asynchronous method, points of accuracy ({setting}).",
             rows=rivals,
             fields=[*head, *map(less_rival, sorted(ks))],
         )

@@ -104,7 +104,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             judged_columns("points", lambda c: gaps.get(c, "")),
             entry("published points", lambda c: _points_published(c, stated)),
         ],
-        notes=["What random steps do by themselves, as regularisation: BDIA-ViT without quantiser beside ViT."],
+        notes=["What random steps do by themselves, as regularisation: BDIA-ViT without quantiser next to ViT."],
     )
 
 

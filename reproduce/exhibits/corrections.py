@@ -119,7 +119,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     ]
     yield table(
         key=f"corrections-{run_set.key}",
-        caption=f"What is done about delay, and what it wins and keeps, at the recipe's learning rate ({setting}).",
+        caption=f"Corrections for delay: accuracy gained and memory held at the recipe's learning rate ({setting}).",
         rows=[place for place in accuracy if place[2] != EXACT.name],
         fields=[
             *place,

@@ -112,7 +112,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     yield result(
         summary,
         text_of("invertible", "summary", setting=setting, summary=summary),
-        f"Both networks have not been trained alike yet ({setting}).",
+        f"The two networks have not been trained with the same settings yet ({setting}).",
         finding=True,
     )
 

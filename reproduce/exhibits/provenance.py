@@ -90,7 +90,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
 
 
 def _replaced(frames: Frames) -> Table:
-    """Return a table of the earlier results of cells that were repeated, beside those in use."""
+    """Return a table of the earlier results of cells that were repeated, next to those in use."""
 
     def commits(run: Run[Any]) -> str:
         return ", ".join(str(version.get("commit"))[:10] for version in run.codes)
