@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from reproduce.exhibits.claims import Judged, count_verdicts, list_verdicts
+from reproduce.exhibits.claims import Judged, count_verdicts
 from reproduce.presentation.content import NARROW_SPACE
 from reproduce.presentation.statements import ClaimVerdict
 from reproduce.records.storage import write_atomically
@@ -22,7 +22,7 @@ from reproduce.report.headline import TERMS, Answer
 PICTURES = "docs/results"
 BEGIN, END = "<!-- {}: written by `python -m reproduce report --readme README.md` -->", "<!-- {}: end -->"
 LINE = 120  # maximum number of characters in a line of text
-#: Exhibits whose decided claims the README lists; the report lists all. The formulas of Table 1 are only counted.
+#: Exhibits whose decided claims the README lists. The formulas of Table 1 are only counted.
 EXHIBITS = ("table2", "table3", "table4", "table5", "figure4", "figure5", "figure6")
 
 
@@ -49,13 +49,14 @@ def contents(answers: list[Answer], judged: list[Judged]) -> tuple[dict[str, str
         parts.append(_wrap(answer.figure.caption))
     if answers:
         parts.append(_wrap(TERMS))
-    formulas = [judgement for judgement in judged if judgement.claim.exhibit == "table1"]
-    counts = f"{count_verdicts(judged)} Of the formulas of Table 1 {list_verdicts(formulas)}."
     decided = [one for one in judged if one.claim.exhibit in EXHIBITS and one.verdict not in UNDECIDED]
     rows = [f"| {one.claim.sentence} | {one.found} | {one.verdict.value} |" for one in decided]
-    table = "\n".join(["| the paper | this suite | verdict |", "|---|---|---|", *rows]) if rows else ""
-    lead = "Decided claims of other tables and figures:" if rows else "No other claim is decided; the report lists all."
-    texts = {"answers": "\n\n".join(parts), "verdicts": "\n\n".join(filter(None, (_wrap(f"{counts} {lead}"), table)))}
+    lead = "The report lists all; decided beyond the formulas of Table 1 are:"
+    table = ["\n".join(["| the paper | this suite | verdict |", "|---|---|---|", *rows])]
+    if not rows:
+        lead, table = "No claim beyond the formulas of Table 1 is decided; the report lists all.", []
+    verdicts = [_wrap(f"{count_verdicts(judged)} {lead}"), *table]
+    texts = {"answers": "\n\n".join(parts), "verdicts": "\n\n".join(verdicts)}
     return {name: text.replace(NARROW_SPACE, " ") for name, text in texts.items()}, pictures
 
 
