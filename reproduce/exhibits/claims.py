@@ -307,15 +307,8 @@ def by_exhibit(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
     return groups
 
 
-def list_verdicts(judged: Sequence[Judged]) -> str:
-    """List how many claims have each verdict, as "8 hold at a smaller scale and 11 are open"."""
-    verdicts = Counter(judgement.verdict for judgement in judged)
-    return conjunction(
-        [f"{amount} {forms[amount > 1]}" for verdict, forms in PREDICATES.items() if (amount := verdicts[verdict])]
-    )
-
-
 def count_verdicts(judged: Sequence[Judged]) -> str:
-    """Count the claims of the paper by verdict, in a sentence."""
-    of_paper = [judgement for judgement in judged if judgement.claim.paper == PAPER]
-    return f"Of {count(len(of_paper), 'claim')} of the PETRA paper {list_verdicts(of_paper)}."
+    """Count the claims of the paper by verdict, as "Of 19 claims [...] 8 hold at a smaller scale and 11 are open."."""
+    verdicts = Counter(judgement.verdict for judgement in judged if judgement.claim.paper == PAPER)
+    listed = [f"{number} {forms[number > 1]}" for verdict, forms in PREDICATES.items() if (number := verdicts[verdict])]
+    return f"Of {count(verdicts.total(), 'claim')} of the PETRA paper {conjunction(listed)}."
