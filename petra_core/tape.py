@@ -11,7 +11,7 @@ Tapes are internal: `petra_core.stages` records them, and `petra_core.block` kee
 import abc
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -132,18 +132,14 @@ class Tape(abc.ABC):
         """
 
 
-class _End(NamedTuple):
-    """The final edge of a graph. Unlike the result tensor it does not keep the result's memory alive."""
+def _end(result: Tensor) -> GradientEdge | None:
+    """Return the end of the graph of `result`, or None if it has no graph.
 
-    edge: GradientEdge
-    dtype: torch.dtype
-
-
-def _end(result: Tensor) -> _End | None:
-    """Return the end of the graph of `result`, or None if it has no graph."""
+    Unlike the result tensor it does not keep the result's memory alive.
+    """
     # A view created under no_grad() may require a gradient although it has no graph.
     recorded = result.requires_grad and torch.is_grad_enabled()
-    return _End(get_gradient_edge(result), result.dtype) if recorded else None
+    return get_gradient_edge(result) if recorded else None
 
 
 def _copy_if_shared(gradient: Tensor, leaf: Tensor) -> Tensor:
@@ -168,7 +164,7 @@ class ModuleTape(Tape):
         self._ends = [_end(result) for result in results]
 
     def roots(self) -> list[Node]:
-        return [end.edge.node for end in self._ends if end is not None]
+        return [end.node for end in self._ends if end is not None]
 
     def gradients(self, grads: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True) -> Gradients:
         leaves = [leaf for leaf in self.leaves if leaf.requires_grad] if input_gradient else []
@@ -176,9 +172,9 @@ class ModuleTape(Tape):
         reached = [(end, grad) for end, grad in zip(self._ends, grads, strict=True) if end is not None]
         gradients: tuple[Tensor | None, ...] = (None,) * len(wanted)
         if wanted and reached:
-            # Under autocast a result may be narrower than the incoming gradient. Plain autograd casts it in this way.
-            seeds = [grad if grad.dtype is end.dtype else grad.to(end.dtype) for end, grad in reached]
-            gradients = torch.autograd.grad([end.edge for end, _ in reached], wanted, seeds, allow_unused=True)
+            # Under autocast a result may be narrower than the incoming gradient. Autograd casts the gradient.
+            ends, seeds = map(list, zip(*reached, strict=True))
+            gradients = torch.autograd.grad(ends, wanted, seeds, allow_unused=True)
         grad_parameters = gradients[len(leaves) :]
         if not input_gradient:
             return None, grad_parameters
