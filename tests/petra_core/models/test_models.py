@@ -6,7 +6,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from petra_core import models
+from petra_core import merge, models
 from petra_core.inspection.modules import check_residual
 from petra_core.stages import BufferedStage, HeadStage, ReversibleStage
 
@@ -48,6 +48,9 @@ def test_stages_are_reversible_unless_shape_changes(depth):
     resnet = models.resnet(depth, num_classes=10, width=1)
     assert len(resnet) == len(stages)
     assert not any(stage.invertible for stage in resnet)
+    first, second, *_ = (stage for stage in stages if stage.invertible)
+    assert merge([first, second]).invertible
+    assert not merge([stages[0], first]).invertible
     assert resnet[0](torch.ones(2, 3, 16, 16)).shape == (2, 1, 16, 16)
     assert isinstance(stages[-1], HeadStage)
     assert isinstance(resnet[-1], HeadStage)
