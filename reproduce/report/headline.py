@@ -122,12 +122,17 @@ def _counts(gap: Difference) -> str:
     return f" ({' + '.join(map(str, known.counts))})" if known and known.half_width is not None else ""
 
 
+def _with_counts(gap: Difference, *, trailing: bool = False) -> str:
+    """Format a difference with its numbers of runs, as "0.7 ± 0.3 (6 + 6)"; see `format_difference`."""
+    return format_difference(gap, trailing=trailing) + _counts(gap)
+
+
 def _on_same_machines(frames: Frames) -> str:
     """State the primary difference between PETRA and backpropagation over the runs on the machines of both."""
     primary = next(comparison for comparison in primaries(frames) if comparison.title == "PETRA − backpropagation")
     if not primary.accuracy.mixed or primary.alike.estimate is None:
         return ""
-    gap = format_difference(primary.alike, trailing=True) + _counts(primary.alike)
+    gap = _with_counts(primary.alike, trailing=True)
     return text_of("headline", "alike", epochs=primary.epochs, gap=gap)
 
 
@@ -184,13 +189,11 @@ def _reconstruction(frames: Frames, run_set: RunSet, chain: Primary) -> str:
     of_delayed, of_chain = by_title["PETRA − delayed gradients"], by_title[OF_CHAIN]
     text = ""
     if of_delayed.accuracy.estimate:
-        gap = format_difference(of_delayed.accuracy) + _counts(of_delayed.accuracy)
-        gap += f" points{_after_short_training(frames, run_set)}"
+        gap = f"{_with_counts(of_delayed.accuracy)} points{_after_short_training(frames, run_set)}"
         where = count_reconstructing(next(iter(kinds_of(run_set).values())))
         text = text_of("headline", "delayed", epochs=of_delayed.epochs, gap=gap, seen=_seen(of_delayed), where=where)
     if of_chain.accuracy.estimate and chain.accuracy.estimate:
-        behind, cost = (format_difference(gap, trailing=True) for gap in (chain.accuracy, of_chain.accuracy))
-        behind, cost = behind + _counts(chain.accuracy), cost + _counts(of_chain.accuracy)
+        behind, cost = (_with_counts(gap, trailing=True) for gap in (chain.accuracy, of_chain.accuracy))
         deep = text_of("headline", "chain", epochs=of_chain.epochs, behind=behind, cost=cost)
         return f"{text} {deep}{_at_half_the_staleness(frames)}"
     return f"{text} {text_of('headline', 'no_chain')}"
@@ -199,13 +202,12 @@ def _reconstruction(frames: Frames, run_set: RunSet, chain: Primary) -> str:
 def _at_half_the_staleness(frames: Frames) -> str:
     """State the differences on the chain under asynchronous 1F1B, if it has been run."""
     asynchronous = {"timing": timing.ONE_F_ONE_B}
-    behind = compare_variant(frames, OF_CHAIN, asynchronous, {"method": BACKPROPAGATION}).accuracy
-    cost = compare_variant(frames, OF_CHAIN, asynchronous, asynchronous).accuracy
-    if not (behind.estimate and cost.estimate):
+    sides = ({"method": BACKPROPAGATION}, asynchronous)
+    gaps = [compare_variant(frames, OF_CHAIN, asynchronous, other).accuracy for other in sides]
+    if not all(gap.estimate for gap in gaps):
         return ""
-    gaps = (("behind", behind), ("cost", cost))
-    points = {name: format_difference(gap, trailing=True) + _counts(gap) for name, gap in gaps}
-    return " " + text_of("headline", "half", **points)
+    behind, cost = (_with_counts(gap, trailing=True) for gap in gaps)
+    return " " + text_of("headline", "half", behind=behind, cost=cost)
 
 
 def _after_short_training(frames: Frames, run_set: RunSet) -> str:
@@ -215,7 +217,7 @@ def _after_short_training(frames: Frames, run_set: RunSet) -> str:
     for epochs in sorted(set(runs["epochs"])):
         gap = reached[PETRA, epochs, most] - reached[DELAYED, epochs, most]
         if gap.estimate:
-            return f", after {int(epochs)} epochs {format_difference(gap)}{_counts(gap)}"
+            return f", after {int(epochs)} epochs {_with_counts(gap)}"
     return ""
 
 
@@ -458,7 +460,7 @@ def _with_less_staleness(reached: SeedSamples, named: Mapping[int, str]) -> str:
         f"at a staleness of {at}": reached[PETRA, shortest, at] - reached[BACKPROPAGATION, shortest, 0]
         for at in sorted(named)[1:-1]
     }
-    listed = [f"{format_difference(gap)}{_counts(gap)} {at}" for at, gap in gaps.items() if _counts(gap)]
+    listed = [f"{_with_counts(gap)} {at}" for at, gap in gaps.items() if _counts(gap)]
     if not listed:
         return ""
     return text_of("headline", "sooner", epochs=int(shortest), listed=conjunction(listed), most=max(named))

@@ -24,8 +24,6 @@ BEGIN, END = "<!-- {}: written by `python -m reproduce report --readme README.md
 LINE = 120  # maximum number of characters in a line of text
 #: Exhibits whose decided claims the README lists. The formulas of Table 1 are only counted.
 EXHIBITS = ("table2", "table3", "table4", "table5", "figure4", "figure5", "figure6")
-
-
 UNDECIDED = (ClaimVerdict.OPEN, ClaimVerdict.UNKNOWN)
 
 

@@ -62,7 +62,7 @@ def test_write_to_a_weight_has_a_note() -> None:
     clamping = computing(lambda m, x: next(m.f.parameters()).clamp_(-1, 1).sum() + m.f(x))
     with pytest.raises(ValueError, match="wrote to its input in place") as caught:
         step(made(network(clamping), methods.BACKPROPAGATION), 1)
-    assert any("write to a parameter" in note for note in caught.value.__cause__.__notes__)  # type: ignore[union-attr]
+    assert any("write to a parameter" in note for note in caught.value.__cause__.__notes__)  # type: ignore[union-attr]  # it has a cause
 
 
 @pytest.mark.parametrize("method", methods.ALL, ids=str)
