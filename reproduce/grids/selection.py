@@ -91,7 +91,8 @@ class Selection:
     def _conditions(self, grid: Sequence[Cell]) -> Iterable[tuple[str, str, Sequence[str]]]:
         """Yield the spelling of each condition, the setting that it restricts, and the allowed values."""
         for option, name in CONDITIONS.items():
-            yield f"--{option} {','.join(getattr(self, option))}", name, getattr(self, option)
+            values = getattr(self, option)
+            yield f"--{option} {','.join(values)}", name, values
         seeds = self.seeds
         yield f"--seeds {','.join(seeds)}", "seed", _first(seeds[0], grid) if len(seeds) == 1 else seeds
         yield from (_condition(text, grid) for text in self.only)
