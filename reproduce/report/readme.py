@@ -21,6 +21,7 @@ from reproduce.report.headline import TERMS, Answer
 
 PICTURES = "docs/results"
 BEGIN, END = "<!-- {}: written by `python -m reproduce report --readme README.md` -->", "<!-- {}: end -->"
+FOLDED = '<details markdown="1">\n<summary>In numbers</summary>'  # GitHub needs no attribute, Python-Markdown does
 LINE = 120  # maximum number of characters in a line of text
 #: Exhibits whose decided claims the README lists. The formulas of Table 1 are only counted.
 EXHIBITS = ("table2", "table3", "table4", "table5", "figure4", "figure5", "figure6")
@@ -43,8 +44,8 @@ def contents(answers: list[Answer], judged: list[Judged]) -> tuple[dict[str, str
     for answer in answers:
         name = f"{answer.figure.key.removeprefix('headline-')}.svg"
         pictures[name] = _on_white(answer.figure.svg).encode()
-        parts += [_wrap(f"**{answer.title}** {answer.text}"), f"![{answer.figure.title}]({PICTURES}/{name})"]
-        parts.append(_wrap(answer.figure.caption))
+        parts += [_wrap(f"**{answer.title}**"), f"![{answer.figure.title}]({PICTURES}/{name})"]
+        parts += [_wrap(answer.figure.caption), FOLDED, _wrap(answer.text), "</details>"]
     if answers:
         parts.append(_wrap(TERMS))
     decided = [one for one in judged if one.claim.exhibit in EXHIBITS and one.verdict not in UNDECIDED]
