@@ -15,6 +15,7 @@ There is no dropout and no stochastic depth: a cell has no setting for them.
 """
 
 import dataclasses
+import pkgutil
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,20 +29,21 @@ Size = sizes.TransformerSize | sizes.HierarchicalSize
 
 OWN = "own"  # the model's coupling
 COUPLINGS = (OWN, "bdia", "bdia_float")  # BDIA, bitwise exact, or in floating-point numbers without a quantiser
-TITLES = {"vit": "ViT", "revvit": "RevViT", "revswin": "RevSwin", "revmvit": "RevMViT", "revroberta": "RevRoBERTa"}
-SIZES: dict[str, Mapping[str, Size]] = {
-    "vit": sizes.REVVIT,
-    "revvit": sizes.REVVIT,
-    "revswin": sizes.REVSWIN,
-    "revmvit": sizes.REVMVIT,
-    "revroberta": sizes.REVROBERTA,
+#: Title and named sizes of each family. The function that builds it has its name, and so has the module.
+FAMILIES: dict[str, tuple[str, Mapping[str, Size]]] = {
+    "vit": ("ViT", sizes.REVVIT),
+    "revvit": ("RevViT", sizes.REVVIT),
+    "revswin": ("RevSwin", sizes.REVSWIN),
+    "revmvit": ("RevMViT", sizes.REVMVIT),
+    "revroberta": ("RevRoBERTa", sizes.REVROBERTA),
 }
 DEPTHS = (2, 12, 24, 48)  # blocks of networks with the width of micro
 #: Sizes of all models by name: the published ones, and those of other depths.
-MODELS: dict[str, Size] = {f"{family}_{name}": size for family, named in SIZES.items() for name, size in named.items()}
+MODELS = {f"{family}_{name}": size for family, (_, named) in FAMILIES.items() for name, size in named.items()}
 MODELS |= {
-    f"{family}_micro{depth}": dataclasses.replace(named["micro"], depth=depth)
-    for family, named in (("vit", sizes.REVVIT), ("revvit", sizes.REVVIT), ("revroberta", sizes.REVROBERTA))
+    f"{family}_micro{depth}": dataclasses.replace(micro, depth=depth)
+    for family, (_, named) in FAMILIES.items()
+    if isinstance(micro := named["micro"], sizes.TransformerSize)
     for depth in DEPTHS
 }
 WINDOW = 7
@@ -56,24 +58,20 @@ def build(model: str, stem: str, width: int, image_size: int, num_classes: int, 
         ValueError: There is no such network (`check`, `check_coupling`).
 
     """
-    from reproduce.models.revmvit import revmvit
-    from reproduce.models.revroberta import revroberta
-    from reproduce.models.revswin import revswin
-    from reproduce.models.revvit import revvit
-    from reproduce.models.vit import vit
-
     check(model, stem, width, image_size)
     check_coupling(model, coupling)
     size = dataclasses.replace(MODELS[model], width=width)
     if isinstance(size, sizes.TransformerSize) and reads_text(model):
+        from reproduce.models.revroberta import revroberta
+
         return revroberta(size, vocabulary=num_classes + SPECIAL_TOKENS, length=image_size, dropout=0.0)
     family, patch = model.partition("_")[0], _patch(stem)
-    arguments: dict[str, Any] = {"window": _window(image_size // patch)} if family == "revswin" else {}
+    arguments: dict[str, Any] = {"num_classes": num_classes, "image_size": image_size, "patch": patch}
+    if family == "revswin":
+        arguments["window"] = _window(image_size // patch)
     if coupling != OWN:
-        arguments = {"bdia": True} | ({"bits": None} if coupling == "bdia_float" else {})
-    networks: dict[str, Any] = {"vit": vit, "revvit": revvit, "revswin": revswin, "revmvit": revmvit}
-    arguments |= {"num_classes": num_classes, "image_size": image_size, "patch": patch}
-    stages: list[Stage] = networks[family](size, **arguments)
+        arguments |= {"bdia": True} | ({"bits": None} if coupling == "bdia_float" else {})
+    stages: list[Stage] = pkgutil.resolve_name(f"reproduce.models.{family}:{family}")(size, **arguments)
     return stages
 
 
@@ -123,7 +121,7 @@ def title(model: str, coupling: str = OWN) -> str:
     """Return the model's name in tables, such as RevViT-Tiny or BDIA-ViT-Tiny."""
     family, _, size = model.partition("_")
     coupled = {"bdia": "BDIA-", "bdia_float": "BDIA-float-"}.get(coupling, "")
-    return f"{coupled}{TITLES[family]}-{size.capitalize()}"
+    return f"{coupled}{FAMILIES[family][0]}-{size.capitalize()}"
 
 
 def _patch(stem: str) -> int:
