@@ -27,7 +27,7 @@ from reproduce.modelling.strategies import PIPELINES, Outcome, Sharing, Strategy
 from reproduce.presentation import compare, facets, plots
 from reproduce.presentation.compare import DONE, Difference, SeedSample, SeedSamples, means
 from reproduce.presentation.content import MEGABYTE, TIMES, Entry, Figure, Table, short_title
-from reproduce.presentation.tables import amount, difference_column, judged_columns, mean, number, table, words
+from reproduce.presentation.tables import Field, amount, difference_column, judged_columns, mean, number, table, words
 from reproduce.records.frames import RunSet, settings_key
 from reproduce.text import conjunction
 
@@ -300,63 +300,33 @@ def _rates(run_set: RunSet, key: str, caption: str, *parts: Callable[[], Iterabl
     runs = runs[(runs["k"] == 1) & runs["method"].isin([PETRA, EXACT])]
     usual = rates.learning_rate(rates.REFERENCE_BATCH)
     runs = runs.assign(factor=(runs["reference_rate"].astype(float) / usual).round(6))
-    by = ["method", "timing", "stages", "batch_size"]
-    reached = means(runs, OUTCOME, [*by, "factor"])
-    rows = runs.drop_duplicates(by).sort_values(["staleness", "batch_size"]).to_dict("records")
-
-    def at(factor: float) -> Callable[[Point], SeedSample]:
-        return lambda row: reached[*(row[name] for name in by), factor]
-
-    return table(
-        key=f"staleness-{run_set.key}-{key}",
-        caption=caption,
-        rows=rows,
-        fields=[
-            number("d₀", lambda row: row["staleness"]),
-            words("way", _way),
-            number("micro-batch", lambda row: row["batch_size"]),
-            *(mean(f"{TIMES} {factor:g}, %", at(factor)) for factor in sorted(set(runs["factor"]))),
-        ],
-    )
+    columns = [number("micro-batch", itemgetter("batch_size"))]
+    for factor in sorted(set(runs["factor"])):
+        reached = _reader(runs[runs["factor"] == factor], OUTCOME, "batch_size")
+        columns.append(mean(f"{TIMES} {factor:g}, %", reached))
+    return _by_way(run_set, key, caption, runs, ["staleness", "batch_size"], columns)
 
 
 def _mitigations(run_set: RunSet) -> Table:
     """Return a table of runs that combine less staleness with the best corrections for it."""
     runs = _runs(run_set, plan.plan_mitigations)
-    by = ["forward_weights", "optimizer", "reference_rate", "method", "timing", "stages"]
-    reached = means(runs, OUTCOME, by)
-    return table(
-        key=f"staleness-{run_set.key}-mitigations",
-        caption=text_of("staleness", "mitigations", setting=run_set.describe(network=True, rate=False)),
-        rows=runs.drop_duplicates(by).sort_values(["optimizer", "reference_rate", "staleness"]).to_dict("records"),
-        fields=[
-            words(
-                "mitigation", lambda row: "NAdam" if row["optimizer"] == "nadam" else "predicted weights", heading=True
-            ),
-            amount("rate of 256 samples", lambda row: row["reference_rate"], 4),
-            number("d₀", lambda row: row["staleness"]),
-            words("way", _way),
-            mean("accuracy, %", lambda row: reached[tuple(row[name] for name in by)]),
-        ],
-    )
+    caption = text_of("staleness", "mitigations", setting=run_set.describe(network=True, rate=False))
+    titles = runs["optimizer"].map({"nadam": "NAdam"}).fillna("predicted weights")
+    first = [
+        words("mitigation", itemgetter("mitigation"), heading=True),
+        amount("rate of 256 samples", itemgetter("reference_rate"), 4),
+    ]
+    reached = mean("accuracy, %", _reader(runs, OUTCOME, "optimizer", "reference_rate"))
+    order = ["optimizer", "reference_rate", "staleness"]
+    return _by_way(run_set, "mitigations", caption, runs.assign(mitigation=titles), order, [reached], first)
 
 
 def _deep(run_set: RunSet) -> Table:
     """Return a table of the chain of 50 stages at each timing."""
     runs = _runs(run_set, plan.deep)
-    by = ["method", "timing", "stages"]
-    reached, loss = (means(runs, value, by) for value in (OUTCOME, "train_loss"))
-    return table(
-        key=f"staleness-{run_set.key}-deep",
-        caption=f"J = {plan.DEEP + 2}, k = 1: accuracy after the last epoch and its training loss by staleness.",
-        rows=runs.drop_duplicates(by).sort_values("staleness").to_dict("records"),
-        fields=[
-            number("d₀", lambda row: row["staleness"]),
-            words("way", _way),
-            mean("accuracy, %", lambda row: reached[tuple(row[name] for name in by)]),
-            mean("training loss", lambda row: loss[tuple(row[name] for name in by)], 3),
-        ],
-    )
+    caption = f"J = {plan.DEEP + 2}, k = 1: accuracy after the last epoch and its training loss by staleness."
+    values = [mean("accuracy, %", _reader(runs, OUTCOME)), mean("training loss", _reader(runs, "train_loss"), 3)]
+    return _by_way(run_set, "deep", caption, runs, ["staleness"], values)
 
 
 def _stable(run_set: RunSet) -> Table:
@@ -414,6 +384,31 @@ def _latencies(run_set: RunSet, networks: list[TimedNetwork]) -> Table:
 
 
 # --- common
+
+
+def _reader(runs: DataFrame, value: str, *further: str) -> Callable[[Point], SeedSample]:
+    """Return a function from a run to the sample of its method, timing, stages and `further` settings."""
+    by = ["method", "timing", "stages", *further]
+    samples = means(runs, value, by)
+    return lambda row: samples[tuple(row[name] for name in by)]
+
+
+def _by_way(
+    run_set: RunSet,
+    key: str,
+    caption: str,
+    runs: DataFrame,
+    order: list[str],
+    values: Sequence[Field],
+    first: Sequence[Field] = (),
+) -> Table:
+    """Return a table of `values` by method and timing, and by the settings in `order`, with `first` columns."""
+    return table(
+        key=f"staleness-{run_set.key}-{key}",
+        caption=caption,
+        rows=runs.drop_duplicates(["method", "timing", "stages", *order]).sort_values(order).to_dict("records"),
+        fields=[*first, number("d₀", itemgetter("staleness")), words("way", _way), *values],
+    )
 
 
 def _runs(run_set: RunSet, *parts: Callable[[], Iterable[Cell]]) -> DataFrame:
