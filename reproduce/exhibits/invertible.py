@@ -9,14 +9,12 @@ from functools import cache
 
 from petra_core import methods
 from petra_core.ledger import KINDS
-from petra_core.prediction.footprint import predict_stages
-from petra_core.settings import Settings
 from reproduce.cells.networks import HELD
 from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, result, text_of
 from reproduce.grids.plans import table3
 from reproduce.grids.plans.invertible import NETWORKS, OURS, PAPERS
 from reproduce.grids.plans.table3 import BATCH
-from reproduce.modelling.network import predict_footprints
+from reproduce.modelling.network import predict_held
 from reproduce.presentation import facets
 from reproduce.presentation.compare import differences, means, summarize
 from reproduce.presentation.content import GIGABYTE, MEGABYTE
@@ -31,9 +29,7 @@ SETTING = f"PETRA, k = 1, ImageNet, batch {BATCH}, float32; modelled, all stages
 @cache
 def predict_bytes(family: str, depth: int) -> dict[str, int]:
     """Predict the bytes of PETRA in the setting of Table 3 by kind, each at its largest, and their sum, from shapes."""
-    cell = table3.held("paper", "imagenet", f"{family}{depth}", methods.PETRA)
-    settings = Settings(method=methods.PETRA, accumulation=cell.accumulation)
-    stages = predict_stages(predict_footprints(cell, methods.PETRA), settings)
+    stages = predict_held(table3.held("paper", "imagenet", f"{family}{depth}", methods.PETRA))
     kinds = {kind: sum(stage.peak.get(kind, 0) for stage in stages) for kind in KINDS}
     return {**kinds, "sum": sum(kinds.values())}
 

@@ -4,10 +4,8 @@ Only fragments of the published table are known, for unnamed stages. Our table i
 and the memory that it holds under PETRA by kind, predicted from shapes and compared with Table 3's measurements.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator
 
-from petra_core.prediction.footprint import StagePrediction
 from petra_core.staleness import lockstep
 from reproduce import published as published_tables
 from reproduce.cells import catalogue, networks
@@ -15,6 +13,7 @@ from reproduce.cells.kinds import MemoryCell
 from reproduce.cells.networks import HELD
 from reproduce.exhibits._exhibit import Sentence, Shown, declare, run_sets, text_of
 from reproduce.modelling.buffer_rules import revnet_sizes
+from reproduce.modelling.network import predict_held
 from reproduce.presentation import facets
 from reproduce.presentation.content import GIGABYTE, MEGABYTE, Finding, Role
 from reproduce.presentation.tables import amount, amounts, number, table, words
@@ -27,18 +26,11 @@ PREDICTED = "predicted, MB"
 FIRST_DOWN = 3  # the first stage that lowers the resolution
 
 
-@cache
-def _predict(cell: MemoryCell) -> Sequence[StagePrediction]:
-    from reproduce.measures.held_memory import predict_memory
-
-    return predict_memory(cell)
-
-
 def whole(frames: Frames) -> Iterator[Shown]:
     """Yield the predicted memory of each stage, as a figure and as a table with its layers."""
     planned = run_sets(frames, "table6")[0].planned.values()
     cells = {cell.dataset: cell for cell in planned if isinstance(cell, MemoryCell)}
-    predicted = {dataset: _predict(cells[dataset]) for dataset in DATASETS}
+    predicted = {dataset: predict_held(cells[dataset]) for dataset in DATASETS}
     cell, stages = cells["imagenet"], predicted["imagenet"]
     sizes, setting = revnet_sizes(18, cell.dataset, cell.batch_size), f"ImageNet, batch {cell.batch_size}"
     total, inputs = sum(stage.total for stage in stages), sum(stage.peak["inputs"] for stage in stages)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from petra_core import methods
 from petra_core.methods import Method
-from petra_core.prediction.footprint import Footprint, predict_stages
+from petra_core.prediction.footprint import Footprint, StagePrediction, predict_stages
 from petra_core.prediction.partition import Cost, Partition, assess, find_partition
 from petra_core.settings import Settings
 from petra_core.shares import runs
@@ -205,6 +205,13 @@ def predict_footprints(cell: ShapedCell, method: Method, device: str = "cpu") ->
     settings = {field.name: getattr(cell, field.name) for field in fields(MemoryCell)}
     settings |= {"scale": "custom", "method": same.name, "accumulation": 1, "seed": 0}
     return _footprints(MemoryCell(**settings), device)
+
+
+def predict_held(cell: MemoryCell) -> tuple[StagePrediction, ...]:
+    """Return the bytes that each stage of the network of a cell holds under its method in lockstep, from shapes."""
+    method = methods.by_name(cell.method)
+    settings = Settings(method=method, accumulation=cell.accumulation)
+    return predict_stages(predict_footprints(cell, method), settings)
 
 
 def _properties(method: Method) -> tuple[bool, bool, bool]:

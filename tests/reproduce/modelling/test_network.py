@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from petra_core import methods
-from petra_core.prediction.footprint import predict_stages
 from petra_core.prediction.partition import Cost
-from petra_core.settings import Settings
 from reproduce.cells.kinds import CellError
 from reproduce.commands import partition
 from reproduce.grids import recipes
@@ -73,8 +71,7 @@ def test_heavy_stage_gets_a_separate_process() -> None:
 def test_shared_footprints_equal_those_of_each_method(method: methods.Method) -> None:
     """Methods that keep the same share their footprints, and the optimizer is not asked; a prediction does both."""
     cell = dataclasses.replace(table3.held("smoke", "cifar10", "revnet18", method, 2, width=4), accumulation=32)
-    settings = Settings(method=method, accumulation=cell.accumulation)
-    assert predict_stages(network.predict_footprints(cell, method), settings) == held_memory.predict_memory(cell)
+    assert network.predict_held(cell) == held_memory.predict_memory(cell)
 
 
 @pytest.mark.usefixtures("costs")
