@@ -48,7 +48,7 @@ def list_(root: Path) -> None:
 def check(root: Path) -> None:
     """Check that every record can be read and is complete, also for the report. Exit code 1 if not."""
     contents = results.read(_check_folder(root))
-    states = Counter(f"{run.cell.scale}: {run.state.status.value}" for run in contents.runs)
+    states = Counter(f"{run.cell.scale}: {run.state.status}" for run in contents.runs)
     for text, count in sorted(states.items()):
         click.echo(f"{text}: {count}")
     _end(contents.runs, (*contents.problems, *contents.benchmark_problems))

@@ -24,7 +24,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     by_settings = {settings_key(plan_cell(c, blocks)): (c.title, blocks) for c in COUPLINGS for blocks in BLOCKS}
     titles, depths = zip(*(by_settings[key] for key in run_set.runs["settings"]), strict=True)
     runs = run_set.runs.assign(title=titles, blocks=depths)
-    ended = runs[runs["status"].isin([Status.DONE.value, Status.FAILED.value])]
+    ended = runs[runs["status"].isin([Status.DONE, Status.FAILED])]
     bottom = errors_at_bottom(run_set, ended[["cell", "title", "blocks"]])
     errors = measured_samples(bottom, ["title", "blocks", "measure"])
     accuracy = means(runs, "test_accuracy", ["title", "blocks"])

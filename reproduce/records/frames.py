@@ -65,7 +65,7 @@ _VARIED = ("model", "width", "coupling", "method", "accumulation", "seed", "lear
 #: Settings that do not change what is trained. Precision does, but it is part of the title of a study.
 _NOT_OF_TRAINING = ("kind", "probe_every", "seed", "loader", "precision")
 #: Progress of a record, the smallest first.
-_ORDER = (Status.NOT_RUN.value, Status.PARTIAL.value, Status.FAILED.value, Status.DONE.value)
+_ORDER = (Status.NOT_RUN, Status.PARTIAL, Status.FAILED, Status.DONE)
 _MEASURED = ("test_accuracy", "best_test_accuracy", "test_bits_per_byte", "train_loss", "peak_bytes")
 _TIMED = ("train_seconds", "images_per_second", "micro_batches")
 AVERAGED = 10  # number of last epochs that an accuracy or a loss is averaged over, as in the paper's Figure 4
@@ -108,7 +108,7 @@ class Frames:
         pooled: set[tuple[str, str, int]] = set()
         settings: dict[tuple[str, str], dict[str, list[float]]] = {}  # values by study and column, then by settings
         for run, row in zip(self.results.runs, self._of_results, strict=True):
-            if row["status"] == Status.DONE.value and row["study"] and not row["broken"]:
+            if row["status"] == Status.DONE and row["study"] and not row["broken"]:
                 studies.setdefault(row["study"], ResidualStudy(row["study"]))
                 training = run.cell.text_without(*_NOT_OF_TRAINING)
                 if (place := (row["study"], training, row["seed"])) in pooled:
@@ -214,7 +214,7 @@ class Frames:
     def _begun(self) -> dict[str, list[dict[str, Any]]]:
         rows: dict[str, list[dict[str, Any]]] = {}
         for row in self._rows:
-            if row["status"] != Status.NOT_RUN.value:
+            if row["status"] != Status.NOT_RUN:
                 rows.setdefault(row["settings"], []).append(row)
         return rows
 
@@ -252,11 +252,11 @@ class RunSet:
 
     @property
     def number_done(self) -> int:
-        return sum(row["status"] == Status.DONE.value for row in self.rows.values())
+        return sum(row["status"] == Status.DONE for row in self.rows.values())
 
     @property
     def done(self) -> DataFrame:
-        return self.runs[self.runs["status"] == Status.DONE.value]
+        return self.runs[self.runs["status"] == Status.DONE]
 
     @property
     def key(self) -> str:
@@ -351,7 +351,7 @@ def average_over_micro_batches(lines: DataFrame, by: Sequence[str]) -> DataFrame
 
 
 def _on_gpus(runs: DataFrame) -> str:
-    done = runs[runs["status"] == Status.DONE.value]
+    done = runs[runs["status"] == Status.DONE]
     used = Counter(gpus for gpus in done["gpus"] if gpus)
     if not used:
         return ""

@@ -370,7 +370,7 @@ class Record:
 
     def _write_result(self, status: Status, values: Mapping[str, Any]) -> None:
         self.check_held()
-        head = {"schema": SCHEMA, "identity": self.cell.identity, "kind": self.cell.kind, "status": status.value}
+        head = {"schema": SCHEMA, "identity": self.cell.identity, "kind": self.cell.kind, "status": status}
         write_json(self.path / "result.json", {**head, **values, **self.about})
 
     def _check_config(self) -> None:

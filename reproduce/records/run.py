@@ -19,7 +19,7 @@ LEFT = "It was not changed; {} and the cell will run again"
 UPDATE = "It was not changed; update this clone of the suite to read it"
 
 
-class Status(enum.Enum):
+class Status(enum.StrEnum):
     """The status of a record."""
 
     NOT_RUN = "not run"
@@ -97,7 +97,7 @@ class State:
             return f"{self.epochs_done} of {self.epochs} epochs" if self.epochs else "begun"
         if self.status is Status.FAILED:
             return f"{self.reason} (epoch {self.epochs_done + 1} of {self.epochs})" if self.epochs else self.reason
-        return str(self.status.value)
+        return self.status.value
 
 
 CellT = TypeVar("CellT", bound=Cell, covariant=True)
@@ -222,13 +222,13 @@ def state_of(cell: Cell, place: Path, result: Mapping[str, Any] | None, epochs_d
         return State(Status.PARTIAL, epochs_done, epochs)
     if result.get("identity") != cell.identity:
         raise error_of(cell, place, "result.json", "is the result of another cell")
-    if result.get("status") == Status.FAILED.value:
+    if result.get("status") == Status.FAILED:
         for name in ("reason", "detail"):
             if not isinstance(result.get(name), str):
                 message = f"is that of a failed cell, but has the {name} {result.get(name)!r}"
                 raise error_of(cell, place, "result.json", message)
         return State(Status.FAILED, epochs_done, epochs, result["reason"], result["detail"], result)
-    if result.get("status") != Status.DONE.value:
+    if result.get("status") != Status.DONE:
         message = f"has the status {result.get('status')!r}, expected 'done' or 'failed'"
         raise error_of(cell, place, "result.json", message)
     if epochs_done != epochs:

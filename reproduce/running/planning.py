@@ -60,7 +60,7 @@ class Item:
             return "unreadable"
         if self.locked:
             return "locked"
-        return self.state.status.value
+        return self.state.status
 
     @property
     def ours(self) -> bool:
