@@ -28,6 +28,7 @@ from reproduce.presentation.statistics import Estimate
 from reproduce.published import Claim
 from reproduce.records import gradients
 from reproduce.records.frames import Frames, RunSet
+from reproduce.records.run import hardware
 from reproduce.text import conjunction, count
 
 OWN_SCALE = "paper"
@@ -279,11 +280,9 @@ def _of_benchmark(test: Mapping[str, Any], frames: Frames) -> list[Evidence]:
             continue
         faster, slower = sum(gain.lower > 0 for gain in gains), sum(gain.upper < 0 for gain in gains)
         ends = [f"{with_sign(end(gain.median for gain in gains), 1)} %" for end in (min, max)]
-        device = str(record.environment.get("device", "cpu"))
-        where = record.environment.get("processor", "a CPU") if device == "cpu" else device
         decided = True if faster == len(gains) else None if slower < len(gains) / 2 else False
         text = f"faster in {faster} of {count(len(gains), 'setting')}, {ends[0]} to {ends[1]}"
-        setting, cells = f"small networks on {where}", (f"benchmarks/{record.name}",)
+        setting, cells = f"small networks on {hardware(record.environment)}", (f"benchmarks/{record.name}",)
         found.append(Evidence(setting, text, cells, holds=decided))
     return found
 

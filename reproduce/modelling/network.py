@@ -27,6 +27,8 @@ from reproduce.cells.timing import even_partition
 from reproduce.drawing.timeline import Timeline
 from reproduce.modelling.full_speed import period
 from reproduce.modelling.simulation import Link, make_schedule, merge_costs, simulate
+from reproduce.records.run import hardware
+from reproduce.text import count
 
 if TYPE_CHECKING:
     import torch
@@ -154,7 +156,7 @@ class TimedNetwork:
     def devices_enough(self) -> int:
         """Smallest number of devices whose best partition is as fast as one stage per device."""
         slowest = max(self.seconds) * (1 + 1e-9)  # sums are rounded
-        return next(count for count in range(1, len(self.costs) + 1) if self.best(count).slowest <= slowest)
+        return next(number for number in range(1, len(self.costs) + 1) if self.best(number).slowest <= slowest)
 
 
 def read_timed_networks(run_set: "RunSet") -> list[TimedNetwork]:
@@ -166,10 +168,9 @@ def read_timed_networks(run_set: "RunSet") -> list[TimedNetwork]:
 
 def _machine(run: "Run[StageCostCell]") -> str:
     environment, result = run.environments[-1], run.result
-    name = environment["device"] if environment["device"] != "cpu" else environment["processor"]
     load = " and ".join(f"{load:.1f}" for load in result["load"])
-    threads = "1 thread" if environment["threads"] == 1 else f"{environment['threads']} threads"
-    return f"{name}, {threads}; load before and after {load} on {result['cores']} cores"
+    threads = count(environment["threads"], "thread")
+    return f"{hardware(environment)}, {threads}; load before and after {load} on {result['cores']} cores"
 
 
 def convert_costs(method: Method, costs: Sequence[Cost], invertible: Sequence[bool]) -> tuple[Cost, ...]:

@@ -42,7 +42,7 @@ from reproduce.presentation.statistics import ResidualStudy, pool
 from reproduce.records.broken import broken
 from reproduce.records.lost_commits import LOST
 from reproduce.records.results import Results
-from reproduce.records.run import Run, State, Status
+from reproduce.records.run import Run, State, Status, hardware
 from reproduce.records.storage import check_own, explain_full_disk
 from reproduce.text import conjunction, count
 
@@ -442,8 +442,7 @@ def _mean(lines: Sequence[dict[str, Any]], name: str) -> float | None:
 def machine_of(run: Run[Cell]) -> str:
     """Return the devices of a run, in order, with the version of torch on each."""
     used = [
-        f"{environment.get('processor', 'CPU') if (device := environment.get('device', 'cpu')) == 'cpu' else device}, "
-        f"torch {environment.get('packages', {}).get('torch', 'unknown')}"
+        f"{hardware(environment)}, torch {environment.get('packages', {}).get('torch', 'unknown')}"
         for environment in run.environments
     ]
     return ", then ".join(dict.fromkeys(used))

@@ -150,6 +150,12 @@ class Run(Generic[CellT]):
         return error_of(self.cell, self.place, part, message)
 
 
+def hardware(environment: Mapping[str, Any]) -> str:
+    """Return the name of the GPU of an environment or, without one, of the processor."""
+    device = str(environment.get("device", "cpu"))
+    return str(environment.get("processor", "CPU")) if device == "cpu" else device
+
+
 def error_of(cell: Cell, place: Path, part: str, message: str) -> RecordError:
     """Return an error about one part of the record at `place`, a folder or a volume."""
     if place.suffix == ".jsonl":
