@@ -205,9 +205,7 @@ def _setting(run_set: RunSet, runs: DataFrame) -> str:
 def _of_formula(claim: Claim, test: Mapping[str, Any], run_set: RunSet) -> Evidence | None:
     """Compare a column of Table 1 with the counts, at every inner stage."""
     name, method = test["measure"].removeprefix("formula of "), methods.by_name(test["cells"]["method"])
-    known = [
-        m for m in read_measured(run_set.frames.by_name[cell] for cell in run_set.done["cell"]) if m.method is method
-    ]
+    known = [m for m in read_measured(run_set.finished) if m.method is method]
     if not known:
         return None
     holding = [m for m in known if m.follows(name)]

@@ -34,7 +34,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     The predicted memory is computed by separate code: `petra_core.ledger` counts tensors as they are kept and released,
     and `petra_core.prediction.memory` computes from shapes. Their agreement is therefore evidence for both.
     """
-    measured = [m for run_set in run_sets(frames, "table1") for m in _read_measured(run_set)]
+    measured = [m for run_set in run_sets(frames, "table1") for m in read_measured(run_set.finished)]
     chosen = [m for m in measured if m.cell.scale == measured[0].cell.scale]
     chosen = [m for m in chosen if m.place["J"] == REFERENCE["J"] and m.place["k"] in TABULATED]
     cells = [m.cell for m in chosen]
@@ -63,10 +63,6 @@ def whole(frames: Frames) -> Iterator[Shown]:
         )
         equal, role = agreement(frames.parts(m.cell.name for m in measured), "predicted", "measured")
         yield Finding(f"The memory predicted from shapes is the engine's own count in {equal}.", role)
-
-
-def _read_measured(run_set: RunSet) -> list[Measured]:
-    return read_measured(run_set.frames.by_name[name] for name in run_set.done["cell"])
 
 
 def _beside(group: str, name: str, **columns: Callable[[Measured], Entry]) -> Field:
@@ -99,7 +95,7 @@ def _activations(m: Measured) -> Entry:
 
 def each(run_set: RunSet) -> Iterator[Shown]:
     """Yield the growth with J and k."""
-    measured = _read_measured(run_set)
+    measured = read_measured(run_set.finished)
     places = {over: {m.place[over] for m in measured} for over in REFERENCE}
     yield facets.facet(
         [

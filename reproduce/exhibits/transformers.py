@@ -68,7 +68,7 @@ def _explain_text(run_set: RunSet) -> str:
     explanation = (
         "Masked alike for all runs, one in ten shown as it is; bits: the mean of log₂ of 1 over the probability."
     )
-    for run in (run_set.frames.by_name[cell] for cell in run_set.done["cell"]):
+    for run in run_set.finished:
         if unigram := run.result["data"].get("unigram"):
             reached = f"{unigram['accuracy']:.2f} % in {unigram['bits_per_byte']:.2f} bits"
             python = run.environments[-1]["python"]

@@ -185,7 +185,7 @@ def held(run_set: RunSet, unit: float) -> DataFrame:
     for name, source, kinds in columns:
         chosen = parts[(parts["of"] == source) & parts["kind"].isin(kinds)]
         runs[name] = runs["cell"].map(chosen.groupby("cell")["value"].sum()).astype(float) / unit
-    results = {cell: run_set.frames.by_name[cell].result for cell in run_set.done["cell"]}
+    results = {run.cell.name: run.result for run in run_set.finished}
     runs["at_once"] = runs["cell"].map({cell: result["at_once"] / unit for cell, result in results.items()})
     grown = {cell: result["process"] for cell, result in results.items()}  # None if the system does not report it
     runs["process"] = runs["cell"].map({cell: growth["peak"] / unit for cell, growth in grown.items() if growth})

@@ -12,7 +12,7 @@ times and predict bytes are imported when they are called. Times are in seconds,
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from petra_core import methods
 from petra_core.methods import Method
@@ -27,14 +27,13 @@ from reproduce.cells.timing import even_partition
 from reproduce.drawing.timeline import Timeline
 from reproduce.modelling.full_speed import period
 from reproduce.modelling.simulation import Link, make_schedule, merge_costs, simulate
-from reproduce.records.run import hardware
+from reproduce.records.run import Run, hardware
 from reproduce.text import count
 
 if TYPE_CHECKING:
     import torch
 
     from reproduce.records.frames import RunSet
-    from reproduce.records.run import Run
 
 REPETITIONS = 5  # timed repetitions of each stage
 
@@ -161,12 +160,11 @@ class TimedNetwork:
 
 def read_timed_networks(run_set: "RunSet") -> list[TimedNetwork]:
     """Return every network of a run set whose stages were timed."""
-    timed = run_set.done.loc[run_set.done["kind"] == "stage_costs", "cell"]
-    runs = (cast("Run[StageCostCell]", run_set.frames.by_name[name]) for name in timed)
-    return [TimedNetwork.from_rows(run.cell, run.result["stages"], machine=_machine(run)) for run in runs]
+    timed = (run for run in run_set.finished if isinstance(run.cell, StageCostCell))
+    return [TimedNetwork.from_rows(run.cell, run.result["stages"], machine=_machine(run)) for run in timed]
 
 
-def _machine(run: "Run[StageCostCell]") -> str:
+def _machine(run: Run[Any]) -> str:
     environment, result = run.environments[-1], run.result
     load = " and ".join(f"{load:.1f}" for load in result["load"])
     threads = count(environment["threads"], "thread")

@@ -259,6 +259,11 @@ class RunSet:
         return self.runs[self.runs["status"] == Status.DONE]
 
     @property
+    def finished(self) -> list[Run[Any]]:
+        """The records of the finished runs."""
+        return [self.frames.by_name[name] for name in self.done["cell"]]
+
+    @property
     def key(self) -> str:
         """Part of anchors: the scale, and what else distinguishes run sets of one data set."""
         arithmetic = "" if self.arithmetic == "float32" else f"-{self.arithmetic}".replace(" ", "-")
