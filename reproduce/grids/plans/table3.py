@@ -7,6 +7,12 @@ from reproduce.grids.plans.table4 import METHODS
 
 BATCH, ACCUMULATION = 64, 1  # the published table's
 MODELS = ("revnet50", "revnet18", "revnet34")  # in the order of the runs
+CHEAPEST_FIRST = METHODS[::-1]
+#: Batch size by data set, by scale.
+BATCHES = {
+    "small": {"imagenet": 1, "cifar10": 2, "imagenet32": 2},
+    "paper": dict.fromkeys(("imagenet", "cifar10", "imagenet32"), BATCH),
+}
 
 
 def cells(scale: str) -> list[Cell]:
@@ -17,27 +23,17 @@ def cells(scale: str) -> list[Cell]:
     more.
     """
     if scale == "smoke":
-        return [*_four(scale, "cifar10", "revnet18", 2, width=4)]
+        return [held(scale, "cifar10", "revnet18", method, 2, width=4) for method in CHEAPEST_FIRST]
+    planned: list[Cell] = [
+        held(scale, dataset, model, method, batch_size)
+        for dataset, batch_size in BATCHES.get(scale, {}).items()
+        for model in MODELS
+        for method in CHEAPEST_FIRST
+    ]
     if scale == "small":
-        batches = {"imagenet": 1, "cifar10": 2, "imagenet32": 2}
-        at_paper_batch = _four(scale, "cifar10", "revnet18", BATCH)
-        return [
-            *(cell for name, batch in batches.items() for model in MODELS for cell in _four(scale, name, model, batch)),
-            *(cell for cell in at_paper_batch if cell.method != methods.DELAYED_GRADIENTS.name),
-        ]
-    if scale == "paper":
-        return [
-            cell
-            for name in ("imagenet", "cifar10", "imagenet32")
-            for model in MODELS
-            for cell in _four(scale, name, model, BATCH)
-        ]
-    return []
-
-
-def _four(scale: str, dataset: str, model: str, batch_size: int, *, width: int = 64) -> list[MemoryCell]:
-    """Return the four configurations of one network and shape, the cheapest first."""
-    return [held(scale, dataset, model, method, batch_size, width=width) for method in reversed(METHODS)]
+        affordable = (method for method in CHEAPEST_FIRST if method is not methods.DELAYED_GRADIENTS)
+        planned += [held(scale, "cifar10", "revnet18", method) for method in affordable]
+    return planned
 
 
 def held(
