@@ -18,6 +18,13 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 LISTED = 12  # lines of a list that are printed
 
 
+def check_records(root: Path) -> Path:
+    """Return the folder of records. Raise UsageError if it does not exist."""
+    if not root.is_dir():
+        raise click.UsageError(f"there is no folder {root}: give --records the same folder as to `run`")
+    return root
+
+
 def check_writable(folder: Path, option: str) -> None:
     """Check before the work that files can be written to a folder, or that it can be created.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from reproduce.commands.common import RECORDS, check_writable
+from reproduce.commands.common import RECORDS, check_records, check_writable
 from reproduce.commands.options import FOLDER, UserPath
 from reproduce.records import merging, reading, results
 from reproduce.records.locks import holder
@@ -33,7 +33,7 @@ def records() -> None:
 @RECORDS
 def list_(root: Path) -> None:
     """List every record with its state and the holder of its lock."""
-    folder = scan(_check_folder(root))
+    folder = scan(check_records(root))
     for run in folder.records:
         who = None if run.state.final else holder(run.place)
         remark = f", {'stale lock of' if who.gone else 'locked by'} {who}" if who else ""
@@ -47,7 +47,7 @@ def list_(root: Path) -> None:
 @RECORDS
 def check(root: Path) -> None:
     """Check that every record can be read and is complete, also for the report. Exit code 1 if not."""
-    contents = results.read(_check_folder(root))
+    contents = results.read(check_records(root))
     states = Counter(f"{run.cell.scale}: {run.state.status}" for run in contents.runs)
     for text, count in sorted(states.items()):
         click.echo(f"{text}: {count}")
@@ -131,19 +131,13 @@ def export(folder: Path, root: Path) -> None:
     runs.csv has one row per cell, epochs.csv one per epoch, lines.csv what probes measured per stage, parts.csv bytes,
     seconds and FLOPs per stage, series.csv every value of every benchmark.
     """
-    contents = results.read(_check_folder(root))
+    contents = results.read(check_records(root))
     check_writable(folder, "FOLDER")
     from reproduce.records.frames import Frames  # pandas takes half a second to import
 
     for table in Frames(contents).export(folder):
         click.echo(f"wrote {table}")
     _end(contents.runs, (*contents.problems, *contents.benchmark_problems))
-
-
-def _check_folder(root: Path) -> Path:
-    if not root.is_dir():
-        raise click.UsageError(f"there is no folder {root}: give --records the same folder as to `run`")
-    return root
 
 
 def _end(records: Sequence[Any], problems: Sequence[Exception]) -> None:

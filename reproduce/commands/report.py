@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from reproduce.commands.common import RECORDS, check_writable
+from reproduce.commands.common import RECORDS, check_records, check_writable
 from reproduce.commands.options import FILE
 from reproduce.records.storage import StorageFullError
 
@@ -19,8 +19,8 @@ from reproduce.records.storage import StorageFullError
 def report(context: click.Context, root: Path, output: Path, readme: Path | None, opened: bool) -> None:
     """Write the report: one page with every table and figure of the existing records."""
     # Without any run, the page shows the published values. But a folder that was named and does not exist is a mistake.
-    if not root.exists() and context.get_parameter_source("root") is not ParameterSource.DEFAULT:
-        raise click.UsageError(f"there is no folder {root}: give --records the same folder as to `run`")
+    if context.get_parameter_source("root") is not ParameterSource.DEFAULT:
+        check_records(root)
     check_writable(output.parent, "--output")
     if readme is not None and not readme.is_file():
         raise click.UsageError(f"--readme: there is no file {readme}")

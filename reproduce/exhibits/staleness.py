@@ -112,8 +112,7 @@ def _sentences(run_set: RunSet, points: Sequence[Point], accuracy: SeedSamples) 
         {f"at staleness {point['staleness']}": _gap(accuracy, point, other) for point in first}
         for other in (EXACT, DELAYED)
     )
-    certain = {name: gap for name, gap in lost.items() if gap.estimate and gap.estimate.half_width is not None}
-    known = compare.list_differences(certain or lost, trailing=True)
+    known = compare.list_differences(compare.with_intervals(lost), trailing=True)
     absent = [f"{point['staleness']}" for point, gap in zip(first, lost.values(), strict=True) if not gap.estimate]
     rest = f" A staleness of {conjunction(absent)} has not been run yet." * bool(absent)
     yield result(

@@ -8,7 +8,7 @@ subtracted in turn: the change of a gap is a difference of differences.
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pandas import DataFrame, concat, notna
 
@@ -17,6 +17,7 @@ from reproduce.presentation.content import estimate as estimate_entry
 from reproduce.presentation.statistics import Estimate, ResidualSpread, ResidualStudy, Verdict, combine_means, verdict
 from reproduce.text import conjunction, count
 
+K = TypeVar("K")
 DONE, NOT_RUN = "done", "not run"
 NO_PAIR = "not comparable yet"  # text of a difference of which a side has no finished run
 CHOSEN = "\N{SECTION SIGN}"  # mark of a value whose setting was chosen by test accuracy
@@ -313,6 +314,11 @@ def format_difference(difference: Difference, *, trailing: bool = False, unit: s
     notes = [runs] * (known.half_width is None) + [f"{difference.wrecks} broken"] * bool(difference.wrecks)
     beside = f" ({'; '.join(notes)})" * bool(notes)
     return f"{text}{MIXED * bool(difference.mixed)}{f' {unit}' * bool(unit)}{beside}"
+
+
+def with_intervals(gaps: Mapping[K, Difference]) -> Mapping[K, Difference]:
+    """Return the differences that have an interval, or all of them if none has one."""
+    return {at: gap for at, gap in gaps.items() if gap.estimate and gap.estimate.half_width is not None} or gaps
 
 
 def list_differences(gaps: Mapping[str, Difference], *, trailing: bool = False, unit: str = "") -> list[str]:

@@ -548,13 +548,17 @@ def rows(names: Sequence[str] = (), *, bounded: bool = False) -> Layer:
                 panel.axes.plot([mean] * 2, [place - 0.36, place + 0.36], color=look.colour, linewidth=1.4)
                 if bounded and (ends := interval(points, panel.x)):
                     panel.axes.plot(ends, [place] * 2, color=look.colour, linewidth=1, alpha=0.6)
-        labels = list(names) or [look.label for look in panel.looks.values()]
-        panel.axes.set(ylim=(len(places) - 0.4, -0.6), yticks=range(len(places)), yticklabels=labels)
-        panel.axes.grid(visible=True, axis="x")
-        panel.axes.grid(visible=False, axis="y")
-        panel.axes.tick_params(axis="y", length=0)
+        _name_rows(panel.axes, list(names) or [look.label for look in panel.looks.values()])
 
     return rows
+
+
+def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Name the rows of a panel from the top, with grid lines only across them."""
+    axes.set(ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), yticklabels=names)
+    axes.grid(visible=True, axis="x")
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
 
 
 def stack(*, sums: str = "", sideways: bool = True, mean: bool = False) -> Layer:
@@ -577,9 +581,7 @@ def stack(*, sums: str = "", sideways: bool = True, mean: bool = False) -> Layer
             draw(range(len(bars)), amounts, 0.72, ends, color=look.colour, linewidth=0)
             ends = ends + amounts
         if sideways:
-            axes.set(yticks=range(len(bars)), yticklabels=bars, ylim=(len(bars) - 0.4, -0.6))
-            axes.grid(visible=True, axis="x")
-            axes.grid(visible=False, axis="y")
+            _name_rows(axes, bars)
         else:
             axes.set(xticks=range(len(bars)), xticklabels=bars)
         axes.tick_params(axis="y" if sideways else "x", length=0, labelsize=7.5)

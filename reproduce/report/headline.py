@@ -32,7 +32,7 @@ from reproduce.grids.plans.length import PETRA as VARIANT
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import STRATEGIES, Sharing, Strategy, evaluate_best
 from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import Difference, SeedSamples, format_difference, means
+from reproduce.presentation.compare import Difference, SeedSamples, format_difference, means, with_intervals
 from reproduce.presentation.content import Figure, in_prose, short_title
 from reproduce.presentation.statistics import Verdict
 from reproduce.records.benchmarks import PEAK_OF_ALL, THROUGHPUT, Comparison
@@ -88,11 +88,6 @@ def first_screen(frames: Frames) -> list[Answer]:
     return answers
 
 
-def _certain(gaps: Mapping[int, Difference]) -> Mapping[int, Difference]:
-    """Return the differences that have an interval, or all of them if none has one."""
-    return {at: gap for at, gap in gaps.items() if gap.estimate and gap.estimate.half_width is not None} or gaps
-
-
 # --- is it as good?
 
 
@@ -113,7 +108,7 @@ def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
     figure, sooner = _accuracy(frames, run_set)
     parts = [trails, _on_same_machines(frames), sooner, _state_published_gaps()]
     parts += [_reconstruction(frames, run_set, chain), _at_paper_scale(frames)]
-    yield Answer(_title(_certain(known), network, chain), figure, " ".join(filter(None, parts)), "length")
+    yield Answer(_title(with_intervals(known), network, chain), figure, " ".join(filter(None, parts)), "length")
 
 
 def _counts(gap: Difference) -> str:
