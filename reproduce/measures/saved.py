@@ -27,15 +27,17 @@ def explain_errors(path: Path) -> Iterator[None]:
     except CheckpointError as error:
         if str(path) in str(error):
             raise
-        raise CheckpointError(_words(path, str(error))) from error
+        raise misfit(path, f"does not fit its cell: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, AssertionError, RuntimeError, OverflowError) as error:
         if out_of_memory(error) is not None:
             raise
-        raise CheckpointError(_words(path, f"{type(error).__name__}: {error}")) from error
+        raise misfit(path, f"does not fit its cell: {type(error).__name__}: {error}") from error
 
 
-def _words(path: Path, problem: str) -> str:
-    return f"the checkpoint in {path} does not fit its cell: {problem}; move it away to start from the beginning"
+def misfit(path: Path, problem: str, otherwise: str = "") -> CheckpointError:
+    """Return the error about the checkpoint in a folder, whose fix is to remove it, or `otherwise`."""
+    fix = f"{otherwise}, or move the checkpoint away" if otherwise else "move it away"
+    return CheckpointError(f"the checkpoint in {path} {problem}; {fix} to start from the beginning")
 
 
 def check_position(state: Mapping[str, Any], *, epochs: int, batches: int) -> None:

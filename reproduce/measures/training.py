@@ -39,7 +39,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from petra_core import CheckpointError, NonFiniteError, Pipeline, Stage, checkpoint, methods
+from petra_core import NonFiniteError, Pipeline, Stage, checkpoint, methods
 from petra_core.delay import Rate
 from petra_core.devices import captured, compiled, compiled_steps
 from petra_core.inspection.values import LOOKED_AT_TOGETHER, REMEDY
@@ -59,7 +59,7 @@ from reproduce.forward_gradients.training import ForwardGradients
 from reproduce.measures.context import MEMORY_FORMAT, Context, Stopped, to_memory_format
 from reproduce.measures.probe import Probe
 from reproduce.measures.run_options import MODULES, STEPS
-from reproduce.measures.saved import check_optimizers, check_position, explain_errors
+from reproduce.measures.saved import check_optimizers, check_position, explain_errors, misfit
 from reproduce.models.revroberta import IGNORED
 from reproduce.records.record import Record
 from reproduce.records.storage import explain_full_disk
@@ -417,19 +417,18 @@ class Trainer:
         counts = [correct.item(), unusable.item(), nats.item()]
         right, broken, surprise = map(sum, zip(*group.gather(counts)[group.heads], strict=True))
         if broken:
-            raise NonFiniteError(
-                f"the outputs for {broken:,} tested samples are not finite after epoch {self.epoch + 1}, "
-                f"although all weights are finite; {REMEDY}",
-                micro_batch=self.pipeline.micro_batches - 1,
-                stage=None,
-            )
+            outputs = f"the outputs for {broken:,} tested samples are not finite"
+            raise self._not_finite(f"{outputs} after epoch {self.epoch + 1}, although all weights are finite")
         tested = {"test_accuracy": 100 * right / self._test.samples}
         if text:
             tested["test_bits_per_byte"] = bits = surprise / math.log(2) / self._test.samples
             if not math.isfinite(bits):
-                problem = f"{bits} bits per byte of the test set after epoch {self.epoch + 1}, with finite weights"
-                raise NonFiniteError(f"{problem}; {REMEDY}", micro_batch=self.pipeline.micro_batches - 1, stage=None)
+                surprising = f"{bits} bits per byte of the test set"
+                raise self._not_finite(f"{surprising} after epoch {self.epoch + 1}, with finite weights")
         return tested
+
+    def _not_finite(self, problem: str) -> NonFiniteError:
+        return NonFiniteError(f"{problem}; {REMEDY}", micro_batch=self.pipeline.micro_batches - 1, stage=None)
 
     def _images_per_second(self, micro_batches: int, seconds: float) -> float:
         return round(micro_batches * self._cell.replicas * self._cell.batch_size / seconds, 1)
@@ -520,20 +519,13 @@ class Trainer:
             return
         state, workers = saved
         if state.get("identity") != self._cell.identity:
-            raise CheckpointError(
-                f"the checkpoint in {self._record.path} belongs to another cell; move it away to start from the "
-                f"beginning"
-            )
+            raise misfit(self._record.path, "belongs to another cell")
         if not manifest.same(state.get("data") or {}, self._data):
-            raise CheckpointError(
-                f"the checkpoint in {self._record.path} was trained on other files of {self._cell.dataset} than the "
-                f"current ones; prepare the same files, or move the checkpoint away to start from the beginning"
-            )
+            problem = f"was trained on other files of {self._cell.dataset} than the current ones"
+            raise misfit(self._record.path, problem, "prepare the same files")
         if state.get("network", {}) != self._network:  # checkpoints of older versions have none
-            raise CheckpointError(
-                f"the checkpoint in {self._record.path} was trained by another version of the file of "
-                f"{self._cell.model}; restore that file, or move the checkpoint away to start from the beginning"
-            )
+            problem = f"was trained by another version of the file of {self._cell.model}"
+            raise misfit(self._record.path, problem, "restore that file")
         with explain_errors(self._record.path):
             check_position(state, epochs=self._cell.epochs, batches=self.batches)
             check_optimizers(self.pipeline.state_dict()["workers"], workers)
