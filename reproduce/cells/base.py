@@ -71,6 +71,11 @@ class Cell(abc.ABC):
         """Return every setting with its value, `kind` first. `from_dict` is the inverse."""
         return {"kind": self.kind, **{name: getattr(self, name) for name in _defaults(type(self))}}
 
+    def converted(self, kind: "type[CellT]", **changes: Any) -> "CellT":
+        """Return a cell of another kind with `changes` and otherwise the settings of this one."""
+        names = [field.name for field in dataclasses.fields(kind) if field.name not in changes]
+        return kind(**{name: getattr(self, name) for name in names}, **changes)
+
     def without_defaults(self) -> dict[str, Any]:
         """Return the settings without those at their defaults, `kind` first.
 
@@ -98,6 +103,9 @@ class Cell(abc.ABC):
     def name(self) -> str:
         """Folder name of its record: the slug and the first 12 digits of the identity."""
         return f"{self.slug}-{self.identity[:12]}"
+
+
+CellT = typing.TypeVar("CellT", bound=Cell)
 
 
 def near_matches(wrong: str, names: typing.Iterable[str]) -> str:

@@ -5,7 +5,6 @@ meaningless, so each recipe has a separate table, under a line with the settings
 train as those without (`reproduce.cells.kinds.ProbedCell`), so their accuracies are in the same table.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -27,10 +26,9 @@ def table(states: Mapping[Cell, State]) -> str:
     Measured cells are counted, as are those of forward gradients, which differ in more than method and k.
     """
     trained: dict[TrainingCell, State] = {}
-    names = [field.name for field in dataclasses.fields(TrainingCell)]
     for cell, state in states.items():
         if _by_method(cell):
-            plain = TrainingCell(**{name: getattr(cell, name) for name in names})
+            plain = cell.converted(TrainingCell)
             if plain not in trained or type(cell) is TrainingCell:
                 trained[plain] = state
     recipes: dict[tuple[str, ...], dict[tuple[str, str], dict[int, list[State]]]] = {}

@@ -10,7 +10,7 @@ times and predict bytes are imported when they are called. Times are in seconds,
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -201,9 +201,8 @@ def predict_footprints(cell: ShapedCell, method: Method, device: str = "cpu") ->
 
     """
     same = next(other for other in methods.ALL if _properties(other) == _properties(method))
-    settings = {field.name: getattr(cell, field.name) for field in fields(MemoryCell)}
-    settings |= {"scale": "custom", "method": same.name, "accumulation": 1, "seed": 0}
-    return _footprints(MemoryCell(**settings), device)
+    shared = cell.converted(MemoryCell, scale="custom", method=same.name, accumulation=1, seed=0)
+    return _footprints(shared, device)
 
 
 def predict_held(cell: MemoryCell) -> tuple[StagePrediction, ...]:
@@ -245,9 +244,7 @@ def time_network(
 
 def timing_cell(cell: TrainedCell, repetitions: int = REPETITIONS) -> StageCostCell:
     """Return the cell that times the stages of a network to be trained, in float32 for every precision."""
-    shared = [field.name for field in fields(StageCostCell) if field.name not in ("scale", "seed", "repetitions")]
-    settings = {name: getattr(cell, name) for name in shared}
-    return StageCostCell(scale="custom", seed=0, repetitions=repetitions, **settings)
+    return cell.converted(StageCostCell, scale="custom", seed=0, repetitions=repetitions)
 
 
 def balance(cell: TrainedCell, processes: int, device: "torch.device", *, threads: int) -> tuple[int, ...]:

@@ -101,9 +101,7 @@ def plan_cell(
     timing = point.changes if method.pipelined else {}
     study = {study.model: study for study in transformers.STUDIES if study.scale == scale}.get(network)
     if study is not None:
-        settings = study.cell(method, k, seed).to_dict()
-        del settings["kind"]
-        return TrainingCell(**settings | timing | changes)
+        return dataclasses.replace(study.cell(method, k, seed), **timing | changes)
     settings = recipes.settings(scale, network, method, k, seed, **changes)
     usual = not changes and k == 1
     if network == CHAIN and method is PETRA and point == PAPER and usual and seed in recipes.seeds(scale):
