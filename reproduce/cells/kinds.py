@@ -31,8 +31,9 @@ OPTIMIZERS = ("sgd", "adamw", "nadam")
 FORWARD_WEIGHTS = ("current", *delay.PREDICTIONS)
 RESIDUAL_STEMS = ("cifar", "imagenet32", "imagenet")
 CHAIN_STEMS = ("stride1", "stride2", "stride4")
-FAMILIES = ("revnet", "resnet", "invertible_revnet")
-RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in (18, 34, 50))
+#: Residual families and their titles.
+FAMILIES = {"revnet": "RevNet", "resnet": "ResNet", "invertible_revnet": "Invertible RevNet"}
+RESIDUAL_MODELS = tuple(f"{family}{depth}" for family in FAMILIES for depth in timings.RESIDUAL_BLOCKS)
 #: Networks with auxiliary networks, and their numbers of blocks (`reproduce.forward_gradients.blocks`).
 BLOCK_MODELS = {"resnet18_8b": 8, "resnet18_16b": 16}
 AUXILIARIES = ("cnn", "mlp", "linear")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from petra_core.ledger import KINDS
 from reproduce.cells import catalogue, own, transformers
-from reproduce.cells.kinds import BLOCK_MODELS, NetworkCell, ShapedCell, TrainedCell
+from reproduce.cells.kinds import BLOCK_MODELS, FAMILIES, NetworkCell, ShapedCell, TrainedCell
 
 if TYPE_CHECKING:
     from petra_core.stages import Stage
@@ -83,13 +83,7 @@ def title_of_convolutional(model: str) -> str:
     """Return the title of a network by its name: "RevNet-18" for "revnet18"."""
     family = model.rstrip("0123456789")
     depth = model.removeprefix(family)
-    names = {
-        "revnet": f"RevNet-{depth}",
-        "resnet": f"ResNet-{depth}",
-        "invertible_revnet": f"Invertible RevNet-{depth}",
-        "chain": f"Reversible chain of {depth}",
-    }
-    return names[family]
+    return f"Reversible chain of {depth}" if family == "chain" else f"{FAMILIES[family]}-{depth}"
 
 
 def layers_of(stage: "Stage") -> str:

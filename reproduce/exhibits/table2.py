@@ -11,7 +11,7 @@ from petra_core import methods
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
 from reproduce.cells.kinds import TrainingCell
-from reproduce.cells.networks import title_of
+from reproduce.cells.networks import title_of, title_of_convolutional
 from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets, text_of
 from reproduce.grids import recipes
 from reproduce.grids.plans.sweeps import ACCUMULATIONS, BACKPROPAGATION, PAPER, PETRA, SWEEPS
@@ -113,7 +113,7 @@ def _ours(row: Row, best: Callable[[TrainingCell], SeedSample] | None) -> tuple[
 
 def _title(model: str) -> str:
     name, _, source = model.partition("_")
-    return f"{name[:3].capitalize()}Net-{name[6:]}" + f" ({source})" * bool(source)
+    return title_of_convolutional(name) + f" ({source})" * bool(source)
 
 
 def each(run_set: RunSet) -> Iterator[Shown]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from reproduce import published as published_tables
 from reproduce.cells import catalogue
+from reproduce.cells.networks import title_of_convolutional
 from reproduce.exhibits._exhibit import Sentence, Shown, declare, notes, run_sets, text_of
 from reproduce.grids.plans.table5 import PAPER_WIDTH, SETTINGS
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
@@ -49,7 +50,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         caption=text_of("table5", "published", batch=PAPER_BATCH, width=PAPER_WIDTH, scales=used),
         rows=published_tables.read("table5_speed"),
         fields=[
-            words("network", lambda row: row["model"].replace("revnet", "RevNet-")),
+            words("network", lambda row: title_of_convolutional(row["model"])),
             number("J", lambda row: row.number("devices")),
             entry("published", lambda row: published_value(row, SPEEDUP, TIMES), group="speed-up"),
             amount("measured on J devices", lambda _: None, 2, group="speed-up", without="not run"),
