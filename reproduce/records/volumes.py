@@ -351,9 +351,9 @@ def remove(cell: Cell, root: Path) -> None:
 def _rewrite(path: Path, cell: Cell, lines: Iterable[str], held: Hold) -> None:
     """Write a volume with these lines in the place of those of a cell."""
     start = f'{{"id":"{cell.identity}",'.encode()
-    others = [line for line in path.read_bytes().splitlines(keepends=True) if not line.startswith(start)]
+    others = [line for line in _complete_lines(path.read_bytes()) if not line.startswith(start)]
     held.check()
-    write_atomically(path, b"".join([*others, *(f"{line}\n".encode() for line in lines)]))
+    write_atomically(path, b"".join(line + b"\n" for line in (*others, *map(str.encode, lines))))
 
 
 def _store_provenance(run: Run[Cell], root: Path, held: Hold) -> list[str]:
@@ -480,7 +480,8 @@ def _read_cached(path: Path, parse: Any) -> Any:
             status = os.fstat(file.fileno())
         signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if path not in _READ or _READ[path][0] != signature:
-            _READ[path] = signature, parse(path, _texts(reading.read_file(path)))
+            texts = [line.decode(errors="replace") for line in _complete_lines(reading.read_file(path))]
+            _READ[path] = signature, parse(path, texts)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -490,15 +491,15 @@ def _read_cached(path: Path, parse: Any) -> Any:
     return _READ[path][1]
 
 
-def _texts(data: bytes) -> list[str]:
-    """Return the lines, without the partial last line of an interrupted append."""
-    *lines, last = data.decode(errors="replace").split("\n")
+def _complete_lines(data: bytes) -> list[bytes]:
+    """Return the lines of a file, without the partial last line of an interrupted append."""
+    *lines, last = data.split(b"\n")
     return [*lines, last] if _is_json(last) else lines
 
 
-def _is_json(text: str) -> bool:
+def _is_json(line: bytes) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
+        return isinstance(json.loads(line.decode(errors="replace")), dict)
     except (ValueError, RecursionError):
         return False
 
@@ -558,7 +559,7 @@ def _append(path: Path, lines: Sequence[str]) -> None:
             file.seek(0)
             data = file.read()
             last = data.rpartition(b"\n")[2]
-            if last and _is_json(last.decode(errors="replace")):
+            if last and _is_json(last):
                 file.write(b"\n")
             elif last:
                 file.truncate(len(data) - len(last))

@@ -378,6 +378,17 @@ def test_merge_stopped_within_append_is_completed_by_repeating(tmp_path):
         assert accuracies(here) == [95.0]
 
 
+@pytest.mark.parametrize(("missing", "others"), [(1, [91.0]), (40, [])])
+def test_replacement_after_torn_last_line_loses_no_other_record(tmp_path, missing, others):
+    """A last line without its newline is a line; a part of one is left out. The new lines are not joined to either."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    train(CELL, here, 90.0), train(OTHER, here, 91.0), train(CELL, there, 95.0)
+    volume = here / VOLUME
+    volume.write_bytes(volume.read_bytes()[:-missing])
+    assert [decision for decision, _, _ in merge(there, here, replace=True)] == [Decision.EXCHANGED]
+    assert accuracies_and_problems(here) == ([95.0, *others], 1 - len(others))
+
+
 def test_volume_of_another_user_is_named(tmp_path, monkeypatch):
     """If the volume cannot be written, the error names it, and the record stays in its folder."""
 
