@@ -22,7 +22,7 @@ def parse_partition(cell: TrainedCell, partition: str, processes: int) -> tuple[
         CellError: If the partition is not valid for the network.
 
     """
-    count = len(cell.stages) or timing.blocks(cell)
+    count = timing.blocks(cell)
     if processes > 1 and cell.method == methods.PAREPROP.name:
         raise CellError(
             f"--processes {processes}: {cell.method} overlaps the work of stages of one process; choose "
