@@ -113,6 +113,24 @@ class Group:
         if record.shards.exists():  # if several processes began the run
             ShardedCheckpoint(record.shards).remove()
 
+    def check_same_files(self, files: Mapping[str, str]) -> None:
+        """Check that all processes train on the same files.
+
+        Args:
+            files: SHA-256 of each file, by name.
+
+        Raises:
+            UnsupportedError: If they do not.
+
+        """
+        everybody = self.gather(files)
+        for rank, others in enumerate(everybody):
+            if others != everybody[0]:
+                raise UnsupportedError(
+                    f"rank {rank} would train on other files than rank 0 (SHA-256 {others}, not {everybody[0]}): "
+                    f"prepare the same data set on every machine; for text, use the same version of Python"
+                )
+
     def check_same_position(self, position: str) -> None:
         """Check that all processes resume from the same position.
 

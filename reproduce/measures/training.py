@@ -120,6 +120,7 @@ class Trainer:
         options = context.options
         self._loader, self._test, self._data = open_data(cell, context.device, options.data_root, options.data_workers)
         record.about["data"] = self._data
+        context.group.check_same_files(self._data["files"])
         # A user's function with the SHA-256 of its file, since the cell has only its name; {} for the suite's networks.
         self._network = own.source(cell.model) if own.is_own(cell.model) else {}
         if self._network:

@@ -15,6 +15,7 @@ from reproduce.cells.catalogue import CIFAR10, CIFAR100, IMAGENET
 from reproduce.data import sources
 from reproduce.data.errors import DataError
 from reproduce.data.sources import open_data
+from reproduce.distributed.group import Group, UnsupportedError
 from reproduce.measures.context import Context, Stopped
 from reproduce.measures.run_options import RunOptions
 from reproduce.records.record import Record, Status
@@ -178,6 +179,21 @@ def test_listed_images_are_refused_by_ffcv_and_must_exist(tmp_path, monkeypatch,
         ask(IMAGENET_CELL, root)
     if beton and find_spec("ffcv") is not None:
         ask(dataclasses.replace(IMAGENET_CELL, loader="ffcv"), root)
+
+
+def test_processes_with_other_files_are_refused(root, tmp_path):
+    """A process on a machine with other files would train and test on them, and the record would not show it."""
+    prepared(CIFAR10, fake_data.cifar10_binary(tmp_path / "other", per_file=30), tmp_path / "elsewhere")
+    there = open_data(CELL, CPU, tmp_path / "elsewhere").provenance["files"]
+
+    class Pair(Group):
+        @staticmethod
+        def gather(value):
+            return [value, there if "train.beton" in value else value]
+
+    context = Context(options=RunOptions(data_root=root), group=Pair())
+    with pytest.raises(UnsupportedError, match=r"rank 1 would train on other files than rank 0 .*: prepare the same"):
+        execute(Record(tmp_path / "record", CELL), context)
 
 
 def test_run_resumes_only_with_same_files_and_records_them(root, tmp_path):
