@@ -15,6 +15,11 @@ differ, but the final weights and the final accuracy are bitwise equal. A loss w
 micro-batch reached the head, J - 1 ticks later. In the evaluation after every epoch but the last, stage j had run j
 fewer backwards.
 
+Recorded steps (`--cuda-graphs`) of pipelined methods have similar effects, because stages lag (`Pipeline.stagger`). A
+loss is counted in the epoch in which the head has processed its micro-batch, and the losses of the last micro-batches
+of the training, which the head processes in the final drain, are not counted. Evaluations except the last one use
+weights of stages after different numbers of steps. The final weights and the final accuracy differ by rounding only.
+
 The metrics have one line per epoch:
 
     epoch                number of the epoch, from 1
