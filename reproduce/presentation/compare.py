@@ -1,8 +1,7 @@
 """Average runs that differ only in their seed, and compare the means.
 
 A `SeedSample` contains a measure by seed, the state of the seeds without a value, and the spread of its study. A
-`Difference` of two samples is unpaired (`reproduce.presentation.statistics` explains why). Differences can be
-subtracted in turn: the change of a gap is a difference of differences.
+`Difference` of samples is unpaired (`reproduce.presentation.statistics` explains why).
 """
 
 from collections import Counter
@@ -102,7 +101,7 @@ class SeedSample:
 
 @dataclass(frozen=True)
 class Difference:
-    """A weighted sum of samples: a difference of two, or a difference of differences.
+    """A weighted sum of different samples: a difference of two, or the change of such a difference.
 
     A broken run must not decide a verdict: chance determines how far its value is from the others, and thereby the
     spread. The estimate uses only the sound runs of each side, and `wrecks` counts the broken ones. Only a side whose
@@ -110,9 +109,6 @@ class Difference:
     """
 
     terms: tuple[tuple[float, SeedSample], ...]
-
-    def __sub__(self, other: "Difference") -> "Difference":
-        return Difference((*self.terms, *((-weight, sample) for weight, sample in other.terms)))
 
     @property
     def estimate(self) -> Estimate | None:
@@ -123,7 +119,7 @@ class Difference:
     @property
     def wrecks(self) -> int:
         """The number of broken runs that have a value, on all sides."""
-        return sum({id(sample): sample.wrecks for _, sample in self.terms}.values())
+        return sum(sample.wrecks for _, sample in self.terms)
 
     @property
     def verdict(self) -> Verdict:
