@@ -123,13 +123,11 @@ class Group:
             UnsupportedError: If they do not.
 
         """
-        everybody = self.gather(files)
-        for rank, others in enumerate(everybody):
-            if others != everybody[0]:
-                raise UnsupportedError(
-                    f"rank {rank} would train on other files than rank 0 (SHA-256 {others}, not {everybody[0]}): "
-                    f"prepare the same data set on every machine; for text, use the same version of Python"
-                )
+        self._check_same(
+            files,
+            "rank {rank} would train on other files than rank 0 (SHA-256 {other}, not {first}): prepare the same data "
+            "set on every machine; for text, use the same version of Python",
+        )
 
     def check_same_position(self, position: str) -> None:
         """Check that all processes resume from the same position.
@@ -138,13 +136,17 @@ class Group:
             UnsupportedError: If they do not.
 
         """
-        everybody = self.gather(position)
-        for rank, other in enumerate(everybody):
-            if other != everybody[0]:
-                raise UnsupportedError(
-                    f"rank {rank} would resume from {other}, rank 0 from {everybody[0]}: the folder of the run must be "
-                    f"on a file system that all processes share"
-                )
+        self._check_same(
+            position,
+            "rank {rank} would resume from {other}, rank 0 from {first}: the folder of the run must be on a file "
+            "system that all processes share",
+        )
+
+    def _check_same(self, value: Any, message: str) -> None:
+        first, *others = self.gather(value)
+        for rank, other in enumerate(others, start=1):
+            if other != first:
+                raise UnsupportedError(message.format(rank=rank, other=other, first=first))
 
     def gather_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Merge the state dicts of the first replica's processes on the leader. Return {} on the others."""
