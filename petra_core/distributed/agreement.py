@@ -5,7 +5,8 @@ different k, seed or data order would train with wrong data, or wait for message
 therefore exchange and compare their values:
 
     when a channel is created     the partition
-    when a pipeline is created    method, k, delay compensation, precision, seed, stages, optimizer class and settings
+    when a pipeline is created    method, k, staleness, delay compensation, precision, seed, clipping, stages, and class
+                                  and settings of the optimizer
     at some steps                 the number of micro-batches, the learning rate, and the SHA-256 of inputs and targets
                                   on the ranks of stage 0 and of the head
 
