@@ -26,8 +26,8 @@ returns its state or memory.
 Methods that process one micro-batch at a time are recorded in the same way, so backpropagation and PETRA can be
 compared without the time for launches from the host. The following cannot be recorded:
 
-- DELAYED_GRADIENTS and APPROXIMATE_INPUTS hold graphs or stashed weights of several micro-batches in flight, which have
-  no static buffers.
+- DELAYED_GRADIENTS, APPROXIMATE_INPUTS and PIPEDREAM_2BW hold graphs or stashed weights of several micro-batches in
+  flight, which have no static buffers.
 - Dropout needs the state of the generator at the forward to draw the same mask again, and only Python can read it.
 
 The recorder is an argument: `cuda` in production, an interpreter of single operations in the tests. Everything except
@@ -98,7 +98,8 @@ class CapturedSteps:
         executor: Executor of the actions of a recorded step.
 
     Raises:
-        UnrecordableError: If the method, the optimizer, a hook, a trace or several processes prevent recording.
+        UnrecordableError: If the method, a delay rule, context, clipping by the norm of the whole network, a hook, a
+            trace, the optimizer or several processes prevent recording.
 
     """
 
@@ -142,7 +143,7 @@ class CapturedSteps:
             NonFiniteError: If a loss is infinite or not a number. On a GPU this may be detected some steps later.
             RuntimeError: If the pipeline has done something else since the last step, or an exception interrupted that
                 step.
-            UnrecordableError: If recording would begin and a stage has drawn random numbers.
+            UnrecordableError: If recording would begin, and a stage has drawn random numbers or the loss has metrics.
             ValueError: If the shape or dtype differs from that of the previous micro-batches.
 
         """
@@ -161,7 +162,8 @@ class CapturedSteps:
             The loss, as `step` returns it.
 
         Raises:
-            ValueError: If the steps were recorded with another source of micro-batches.
+            ValueError: If the steps were recorded with another source of micro-batches. The other errors are those of
+                `step`.
 
         """
         pipeline = self._pipeline
