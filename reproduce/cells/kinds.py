@@ -145,7 +145,7 @@ class TrainedCell(NetworkCell):
     warmup_epochs: float = setting(RECIPE, least=0)
     drops: tuple[int, ...] = setting(RECIPE, flags=("--lr-milestones",), old="--drops", metavar="EPOCHS", rule="none")
     drop_factor: float = setting(RECIPE, least=0, flags=("--lr-gamma",), old="--drop-factor")
-    learning_rate: float = setting(RECIPE, least=0, rule="0.1·s; adamw: 2.5e-4·√s")  # `reproduce.cells.rates`
+    learning_rate: float = setting(RECIPE, least=0, rule="0.1·s; adamw, nadam: 2.5e-4·√s")  # `reproduce.cells.rates`
     momentum: float = setting(RECIPE, least=0)
     weight_decay: float = setting(RECIPE, least=0, rule="1e-4 for both ImageNets, else 5e-4; 0.01 for text")
     augmentation: str = setting(DATA, rule="the paper's, none for digits")
