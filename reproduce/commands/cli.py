@@ -1,7 +1,7 @@
 """Define the command line: `run` a grid, `train` a cell, find a `partition`, and manage `report`, `data` and `records`.
 
-Exit codes: 0 success; 1 something failed; 2 the command line is wrong; 130 stopped by Ctrl-C, after which the same
-command resumes or starts again.
+Exit codes: 0 success; 1 something failed; 2 the command line is wrong; 128 + the number of the signal that stopped the
+command, such as 130 after Ctrl-C. The same command then resumes or starts again.
 """
 
 import contextlib
