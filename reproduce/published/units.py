@@ -24,6 +24,7 @@ def units_per_micro_batch(method: Method, stages: int, *, overlap: bool) -> int:
         PETRA                         3         3              4
         APPROXIMATE_INPUTS            -         4              5            two evaluations, for two sets of weights
         PAREPROP                      -         3J             4J - 1       reconstructions overlap with backwards
+        PIPEDREAM_2BW                 -         2              3
 
     Args:
         method: Training method.
