@@ -1,7 +1,7 @@
 """Define the settings of a pipeline that affect its results, except for the stages, optimizers and data.
 
-`Pipeline` makes them from its keyword arguments. Workers, predictions and checkpoints read them. All checks of settings
-are in this module. This module does not need torch.
+`Pipeline` makes them from its keyword arguments. Workers, predictions and checkpoints read them. This module does not
+need torch.
 """
 
 from collections.abc import Iterable, Sequence
