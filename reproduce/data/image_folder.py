@@ -84,7 +84,7 @@ class ImageFolder:
             unreadable += [problem] if problem else []
             moving += frames > 1
         if unreadable:
-            problem = f"{len(unreadable)} of {len(paths):,} images cannot be read: {some(unreadable)}"
+            problem = f"{len(unreadable)} of {len(paths):,} images cannot be read: {'; '.join(unreadable)}"
             raise DataError(self._source, problem, "Get them again")
         here, officially = len(self._classes), self._dataset.num_classes
         classes = [f"{here:,} classes, officially {officially:,}"] if here != officially else []

@@ -70,10 +70,11 @@ def test_missing_classes_and_images_are_deviations(source):
 @pytest.mark.parametrize("share", [0, 0.9])
 def test_all_unreadable_images_are_named(source, share):
     """The error for unreadable images lists the path of each of them."""
-    bad = [source / "train" / "n00000001" / "train_1_2.JPEG", source / "val" / "n00000002" / "val_2_1.JPEG"]
+    bad = [source / "train" / "n00000001" / "train_1_2.JPEG", *sorted((source / "val").rglob("*.JPEG"))]
     for path in bad:
         truncate(path, share)
-    message = rf"2 of 18 images cannot be read: {bad[0]} \(.+\); {bad[1]} \(.+\)\. Get them again"
+    named = "; ".join(rf"{path} \(.+\)" for path in bad)
+    message = rf"7 of 18 images cannot be read: {named}\. Get them again"
     with pytest.raises(DataError, match=message):
         examine(source)
 
