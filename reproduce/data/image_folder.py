@@ -29,6 +29,7 @@ from reproduce.records.storage import write_atomically
 from reproduce.text import count, some
 
 FOLDERS = {"train": "train", "test": "val"}
+LISTED = 100  # number of unreadable images that the error names; there may be a million
 
 
 class ImageFolder:
@@ -84,7 +85,7 @@ class ImageFolder:
             unreadable += [problem] if problem else []
             moving += frames > 1
         if unreadable:
-            problem = f"{len(unreadable)} of {len(paths):,} images cannot be read: {'; '.join(unreadable)}"
+            problem = f"{len(unreadable)} of {len(paths):,} images cannot be read: {some(unreadable, LISTED)}"
             raise DataError(self._source, problem, "Get them again")
         here, officially = len(self._classes), self._dataset.num_classes
         classes = [f"{here:,} classes, officially {officially:,}"] if here != officially else []

@@ -8,8 +8,8 @@ Repeated SIGTERM does not end the process, because it may still have time to sav
 of a job step, and torchrun, which is one of these processes, forwards it. Use SIGKILL to end a process immediately.
 
 A run that is blocked, for example by a file server that does not respond, cannot check the flag. If the flag is not
-checked within 1.1 `GRACE_SECONDS`, the process exits at the next line of Python. The run can be resumed from its last
-checkpoint.
+checked within `GRACE_SECONDS` and a tenth of that time, the process exits at the next line of Python. The run can be
+resumed from its last checkpoint.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ GRACE_SECONDS = 120.0  # timeout for one tick; the slowest ticks on a CPU take a
 class Interrupt:
     """Context manager in which SIGINT, SIGTERM and SIGHUP only set `received`. A later SIGINT has its usual effect.
 
-    If `received` is not read within 1.1 `GRACE_SECONDS` after a signal, the main thread raises SystemExit.
+    If `received` is not read within `GRACE_SECONDS` and a tenth of that time after a signal, the main thread raises
+    SystemExit.
     """
 
     def __init__(self) -> None:
