@@ -1,12 +1,13 @@
 """Targets: the second argument of a loss, after the output of the network.
 
 A target is a tensor, a tuple of tensors, a dict of tensors, or None for a loss without a target. It is sent to the head
-as a flat tuple of tensors. The keys of the structure are the same for all micro-batches of a run:
+as a flat tuple of tensors. The keys of the structure are the same for all micro-batches of a run, but the order of a
+dict may differ between them. Its tensors are therefore sorted by name, and its keys keep the order that the loss sees:
 
     target                     keys             tensors
     tensor                     None             (tensor,)
     (a, b), or the list [a, b] (0, 1)           (a, b)
-    {"box": a, "class": b}     ("box", "class") (a, b)
+    {"class": b, "box": a}     ("class", "box") (a, b)
     None                       ()               ()
 """
 
@@ -33,8 +34,8 @@ def flatten(target: Any) -> tuple[Keys, tuple[Tensor, ...]]:
     items: list[Any] = []
     keys: tuple[Any, ...] = ()
     if isinstance(target, Mapping):
-        keys = tuple(sorted(target, key=str))  # the order may differ between micro-batches
-        items = [target[key] for key in keys]
+        keys = tuple(target)
+        items = [target[key] for key in sorted(keys, key=str)]
     elif isinstance(target, tuple | list):
         keys, items = tuple(range(len(target))), list(target)
     named = not isinstance(target, Mapping) or all(isinstance(key, str) for key in keys)
@@ -55,7 +56,8 @@ def unflatten(keys: Keys, tensors: Sequence[Tensor]) -> Target:
         return None
     if isinstance(keys[0], int):
         return tuple(tensors)
-    return dict(zip(map(str, keys), tensors, strict=True))
+    named = dict(zip(sorted(map(str, keys)), tensors, strict=True))
+    return {str(key): named[str(key)] for key in keys}
 
 
 def convert_tensors(target: Any, convert: Callable[[Tensor], Tensor]) -> Target:

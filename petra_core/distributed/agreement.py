@@ -172,7 +172,7 @@ def describe_micro_batch(inputs: Streams, target: object) -> dict[str, Any]:
     """Return the dtype, the shape and a prefix of the SHA-256 of each tensor of a micro-batch."""
     keys, tensors = flatten(target)
     digests = [_digest(tensor) for tensor in tensors]
-    named = digests[0] if keys is None else {str(key): digest for key, digest in zip(keys, digests, strict=True)}
+    named = digests[0] if keys is None else dict(zip(map(str, sorted(keys)), digests, strict=True))
     return {"inputs": [_digest(stream) for stream in inputs], "target": named}
 
 

@@ -163,3 +163,19 @@ def test_targets_may_change_the_order_of_their_keys() -> None:
         p.drain()
         states.append(dict(p.model.state_dict()))
     assert_bitwise_equal(*states)
+
+
+@pytest.mark.parametrize("method", methods.ALL, ids=str)
+def test_loss_sees_keys_in_the_order_of_the_caller(method: Method) -> None:
+    """A loss may unpack the values of a dict, as in plain PyTorch."""
+
+    def loss(output: tuple[Tensor, Tensor], target: dict[str, Tensor]) -> Tensor:
+        position, classes = target.values()
+        return with_tuple(output, (classes, position))
+
+    p = made(network(loss), method)
+    x, target = batches(1, "dict")[0]
+    expected = with_tuple(p.evaluate(x), (target["class"], target["position"]))
+    value = p.step(x, {"position": target["position"], "class": target["class"]})
+    assert value is not None
+    torch.testing.assert_close(value, expected)
