@@ -202,6 +202,10 @@ class Spike(Correction):
         if not delay:
             super().step(delay)
             return
+        # The decorator of every `step` of torch calls the hooks of the optimizer.
+        self.optimizer.profile_hook_step(lambda _optimizer: self._compensate(delay))(self.optimizer)
+
+    def _compensate(self, delay: float) -> None:
         for group in self.optimizer.param_groups:
             mu, length = group["momentum"], delay + int(group["nesterov"])
             a = mu**length

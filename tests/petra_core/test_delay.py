@@ -209,6 +209,22 @@ def test_bytes_are_as_predicted(method: Method, rules: Rules, k: int) -> None:
     assert_bytes_are_as_predicted(stages, method, batch, k, sgd(0.01), inspect=True, delay=rules)
 
 
+@pytest.mark.parametrize("correction", CORRECTIONS.values(), ids=CORRECTIONS)
+def test_hooks_of_the_optimizer_are_called_at_every_update(correction: type[Correction]) -> None:
+    """A hook may clamp the weights, so a rule that makes the step itself must call it too."""
+    calls: list[str] = []
+
+    def hooked(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        optimizer = toys.sgd(parameters)
+        optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+        optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+        return optimizer
+
+    p = Pipeline(toys.network(4), methods.PETRA, optimizer=hooked, delay=[correction()])
+    toys.train(p, toys.batches(8))
+    assert calls == ["before", "after"] * 8 * 4
+
+
 def test_rule_may_have_another_base_class() -> None:
     """The other base class gets the arguments of the class statement."""
 
