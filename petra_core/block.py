@@ -174,6 +174,8 @@ class Block:
         """
         inspected = self._inspected
         if not self._memory:
+            if self.weights.keeps and self.structure.written():
+                self.weights.adopt_written()
             self.mark_weights()
         elif self.weights.keeps:
             self.structure.check_unwritten()

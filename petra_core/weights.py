@@ -184,6 +184,16 @@ class BlockWeights:
             self._ledger.add("stashed_weights", payload(self.trained.values()))
         self._current = None
 
+    def adopt_written(self) -> None:
+        """Use the current weights, which other code has written, in place of those that are kept.
+
+        No micro-batch may be in flight. With double-buffering one version is kept then, which the next forwards use.
+        """
+        self._current = None
+        self._versions = dict.fromkeys(self._versions, self.leaves())
+        for parameter in self.trained.values():
+            parameter.data = parameter.data.clone()
+
     def release(self, version: WeightVersion, weights: StageWeights | None, in_flight: Iterable[WeightVersion]) -> None:
         """Release the weights that only one micro-batch needed, after its backward.
 

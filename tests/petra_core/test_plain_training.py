@@ -1,6 +1,7 @@
 """Test that modules with side effects train and evaluate as with plain autograd at zero staleness."""
 
 import contextvars
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -162,6 +163,22 @@ def test_weights_may_be_written_in_optimizer_hooks_and_after_drain(method: Metho
     with torch.no_grad():
         next(one.stages[1].parameters()).mul_(0.9)
     one.step(*batches(1)[0])
+
+
+@pytest.mark.parametrize("count", [9, 12])
+@pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.APPROXIMATE_INPUTS, methods.PIPEDREAM_2BW])
+def test_weights_written_after_drain_are_used_by_the_next_forward(method: Method, count: int) -> None:
+    """Neither the version before the last update nor a reference to the storage of the weights outlives the write."""
+    p = made(network(), method, accumulation=6)
+    step(p, count)
+    p.drain()
+    for parameter in p.model.parameters():
+        parameter.data = 2 * parameter.detach()
+    expected = copy.deepcopy(p.model)
+    for x, y in batches(6 - count % 6):
+        loss = p.step(x, y)
+        assert loss is not None
+        torch.testing.assert_close(loss, nn.functional.cross_entropy(expected(x), y).detach())
 
 
 class Shifted(nn.Module):
