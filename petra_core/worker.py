@@ -276,7 +276,13 @@ class Worker:
         return Message(micro_batch, below, gradients)
 
     def prepare_update(self) -> None:
-        """Put the mean gradients of the next update into `.grad`, and call `before_update`."""
+        """Put the mean gradients of the next update into `.grad`, and call `before_update`.
+
+        Raises:
+            RuntimeError: If other code has written gradients of the parameters.
+
+        """
+        refuse_foreign_gradients(self.index, self._named)
         for part in self.parts:
             part.retire_weights(self.version)
         if self._accumulation > 1 and self.gradients:

@@ -277,6 +277,16 @@ def in_flight(method: Method = methods.PETRA, steps: int = 1) -> Pipeline:
     return p
 
 
+def with_second_loss(hook: str, **settings: Any) -> object:
+    """Let a hook add the gradients of a second loss of all weights."""
+    net = network()
+
+    def differentiate(*_: object) -> None:
+        torch.cat([weight.flatten() for stage in net for weight in stage.parameters()]).norm().backward()
+
+    return made(net, methods.BACKPROPAGATION, **{hook: differentiate}, **settings).step(X, Y)
+
+
 def with_a_broken_weight() -> Pipeline:
     p = in_flight(steps=8)
     with torch.no_grad():
