@@ -267,8 +267,8 @@ class Pipeline:
         Raises:
             ChannelError: If another process has died or hangs.
             TypeError: If the inputs or the target have the wrong type.
-            ValueError: If the shape or dtype differs from that of earlier micro-batches, a tensor has a graph, or the
-                processes have different micro-batches.
+            ValueError: If the shape or dtype differs from that of earlier micro-batches, a tensor has a graph or is a
+                trained parameter, or the processes have different micro-batches.
             NonFiniteError: If a loss is infinite or NaN. On a GPU it may be detected some steps later.
             StageError: If a stage would not train as with plain autograd (`petra_core.inspection`).
             RuntimeError: If an exception interrupted an earlier step, or in torch.inference_mode() or

@@ -23,7 +23,7 @@ def check_call(tensors: Sequence[Tensor] = ()) -> None:
 
     Raises:
         RuntimeError: In torch.inference_mode(), or in torch.nn.utils.parametrize.cached().
-        ValueError: If a tensor has a graph, through which no gradient would flow.
+        ValueError: If a tensor has a graph or is a trained parameter, to which no gradient would flow.
 
     """
     if torch.is_inference_mode_enabled():
@@ -36,10 +36,11 @@ def check_call(tensors: Sequence[Tensor] = ()) -> None:
             "a pipeline cannot train inside torch.nn.utils.parametrize.cached(): weights that are cached without a "
             "graph would never be trained; call step(), drain() and load_state_dict() outside of it"
         )
-    if any(tensor.grad_fn is not None for tensor in tensors):
+    if any(t.grad_fn is not None or (isinstance(t, nn.Parameter) and t.requires_grad) for t in tensors):
         raise ValueError(
-            "an input or a target has a graph, but no gradient flows out of a pipeline, so what computed it would not "
-            "be trained: make that a part of the first stage, or detach() the tensor"
+            "an input or a target has a graph or is a parameter, but no gradient flows out of a pipeline, so the "
+            "parameter or what computed the tensor would not be trained: make that a part of the first stage, or "
+            "detach() the tensor"
         )
 
 
