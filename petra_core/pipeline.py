@@ -134,7 +134,7 @@ class Pipeline:
         self.settings = Settings(
             method=method, accumulation=accumulation, staleness=staleness, delay=delay, autocast=autocast, seed=seed
         )
-        self.method, self.accumulation = method, accumulation
+        self.method = method
         check_factory(optimizer)
         for name, function in (("before_update", before_update), ("after_backward", after_backward)):
             if function is not None and not callable(function):
@@ -179,6 +179,11 @@ class Pipeline:
         self._learning_rate: float | None = None  # the last rate that was set for stage 0
         self._deferred: Callable[[], None] | None = None  # updates the state of the workers after repeated steps
         self.channel.staleness = self.staleness
+
+    @property
+    def accumulation(self) -> int:
+        """Number of backwards per update of a stage, k. It is fixed: with another k, make a new pipeline."""
+        return self.settings.accumulation
 
     @property
     def model(self) -> nn.Sequential:
@@ -740,6 +745,6 @@ class Pipeline:
     def _refuse_after_broken_step(self) -> None:
         if self._broken:
             raise RuntimeError(
-                "an exception broke off a step of this pipeline or the loading of a state, so its stages no longer fit "
-                "together; load a checkpoint, into this pipeline or a new one"
+                "an exception broke off a step of this pipeline or the loading of a state, or a hook calls this during "
+                "a step; load a checkpoint, into this pipeline or a new one, or call this after the step"
             )

@@ -33,3 +33,10 @@ def test_staleness_is_copied() -> None:
         p = Pipeline(toys.network(3), methods.PETRA, staleness=staleness)  # type: ignore[arg-type]  # an iterator
         given[0] = 2
         assert p.state_dict()["staleness"] == [*p.staleness]
+
+
+def test_accumulation_is_fixed() -> None:
+    """Workers divide gradients by the k of the settings, so another k of the pipeline would scale every update."""
+    p = Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd)
+    with pytest.raises(AttributeError, match="accumulation"):
+        p.accumulation = 4  # type: ignore[misc]  # the point of the test
