@@ -344,8 +344,8 @@ class Pipeline:
             for worker in self.workers:
                 streams = worker.evaluate(streams)
             streams = self.channel.evaluation_output(streams)
-        home = self.workers[-1].device  # output of another process may be on the CPU
-        return as_value(tuple(stream.to(home) for stream in streams))
+        # Output of another process may be on the CPU.
+        return as_value(tuple(stream.to(self.workers[-1].device) for stream in streams))
 
     def check_finite(self) -> None:
         """Check that all losses so far and all weights of this process are finite.

@@ -50,7 +50,7 @@ def check_state(state: Any, settings: Settings, *, stages: int, own_stages: rang
             continue
         differs = f"the state has {key} {saved!r}, this pipeline has {value!r}"
         if key not in ("method", "staleness", "delay"):
-            raise CheckpointError(differs)
+            raise CheckpointError(f"{differs}; create the pipeline with the setting of the state")
         if not other_method:
             raise CheckpointError(
                 f"{differs}; to continue under another method, drain the pipeline before its state is taken, and load "
