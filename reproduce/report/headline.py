@@ -402,11 +402,12 @@ def _accuracy(frames: Frames, run_set: RunSet) -> tuple[Figure, str]:
     runs = _of_staleness(frames, run_set)
     named, reached = _numbers_of_devices(), means(runs, "final_accuracy", BY)
     absent = sorted(named.keys() - set(runs["staleness"]))
+    setting = run_set.describe(runs, network=True, length=False)
     figure = facets.facet(
         runs,
         [_lengths(reached, named, absent)],
         key="headline-accuracy",
-        caption=text_of("headline", "accuracy", k=VARIANT.k, setting=run_set.describe(network=True, length=False)),
+        caption=text_of("headline", "accuracy", k=VARIANT.k, setting=setting),
         title=f"{title_of(run_set.example)}: accuracy against staleness",
         x=facets.Axis("staleness", label="staleness, micro-batches; devices"),
         y=facets.Axis("final_accuracy", label="test accuracy, %"),

@@ -94,8 +94,10 @@ def test_staleness_runs_fill_the_first_picture(tmp_path: Path) -> None:
     assert "Less staleness" not in before.text
     for seed in range(3):
         cell = staleness.plan_cell(methods.PETRA, staleness.FREE, 1, seed)
-        fake_records.train(cell, tmp_path, 66.0 + 0.1 * seed)
+        environment = {**fake_records.ENVIRONMENT, "device": "NVIDIA H200"}
+        fake_records.train(cell, tmp_path, 66.0 + 0.1 * seed, environment=environment)
     after = answer(tmp_path)
+    assert "9 runs: 3 on NVIDIA H200, 6 on CPUs" in after.figure.caption, "all runs that are drawn"
     assert after.figure.svg.count("not run") == len({1, 3, 6, 12, 14})
     assert "after 3 epochs PETRA − backpropagation is −4.0" in after.text
     assert "at a staleness of 9 instead of 18 micro-batches." in after.text
