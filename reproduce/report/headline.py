@@ -450,16 +450,13 @@ def _numbers_of_devices() -> dict[int, str]:
 
 
 def _with_less_staleness(reached: SeedSamples, named: Mapping[int, str]) -> str:
-    """State what PETRA loses after the shortest training at less than the largest staleness; empty without runs."""
-    shortest = min(epochs for _, epochs, _ in reached)
-    gaps = {
-        f"at a staleness of {at}": reached[PETRA, shortest, at] - reached[BACKPROPAGATION, shortest, 0]
-        for at in sorted(named)[1:-1]
-    }
-    listed = [f"{_with_counts(gap)} {at}" for at, gap in gaps.items() if _counts(gap)]
-    if not listed:
-        return ""
-    return text_of("headline", "sooner", epochs=int(shortest), listed=conjunction(listed), most=max(named))
+    """State what PETRA loses at less than the largest staleness, by length of training; empty without runs."""
+    parts = []
+    for epochs in sorted({epochs for _, epochs, _ in reached}):
+        gaps = {at: reached[PETRA, epochs, at] - reached[BACKPROPAGATION, epochs, 0] for at in sorted(named)[1:-1]}
+        if listed := [f"{_with_counts(gap)} at a staleness of {at}" for at, gap in gaps.items() if _counts(gap)]:
+            parts.append(f"{conjunction(listed)} after {int(epochs)} epochs")
+    return text_of("headline", "sooner", parts="; ".join(parts), most=max(named)) if parts else ""
 
 
 def _lengths(reached: SeedSamples, named: Mapping[int, str], absent: Sequence[int]) -> facets.Layer:
