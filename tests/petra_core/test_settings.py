@@ -39,4 +39,4 @@ def test_accumulation_is_fixed() -> None:
     """Workers divide gradients by the k of the settings, so another k of the pipeline would scale every update."""
     p = Pipeline(toys.network(3), methods.PETRA, optimizer=toys.sgd)
     with pytest.raises(AttributeError, match="accumulation"):
-        p.accumulation = 4  # type: ignore[misc]  # the point of the test
+        p.accumulation = 4  # type: ignore[misc]  # mypy knows that it is read-only; the test is for users without mypy
