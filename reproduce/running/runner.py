@@ -226,7 +226,7 @@ class _Supervisor:
         """Report each notice only once. The same notice may hold for many cells."""
         if text not in self._notices:
             self._notices.add(text)
-            self._bar.notice(f"NOTE {text}")
+            self._bar.notice(text)
 
     def _note_problem(self, cell: Cell, text: str) -> None:
         """Report each problem only once. A missing data set, for example, is a problem of many cells."""

@@ -274,7 +274,7 @@ def test_repeated_messages_count_once_and_full_disk_stops_all_workers():
         listener.handle(number, Finished(0, State(Status.DONE)))
         listener.handle(number, Notice(number, "ticks of DSP cannot be recorded"))
     assert len(finished) == 1
-    assert notices == ["NOTE ticks of DSP cannot be recorded"]
+    assert notices == ["ticks of DSP cannot be recorded"]
     listener.handle(0, DiskFull(1, "no room"))
     assert listener._stop.value
 
@@ -304,7 +304,7 @@ def test_grid_reports_waiting_unless_for_its_workers(tmp_path, monkeypatch):
     listener = listener_of(GridOutcome(), notices)
     listener.handle(0, messages[0])
     listener.handle(0, messages[0])
-    assert notices == [f"NOTE {messages[0].text}"]
+    assert notices == [messages[0].text]
     listener.handle(1, Progress(1, 0.5))
     listener.handle(0, Waiting(1, "another worker has it"))
     assert len(notices) == 1
