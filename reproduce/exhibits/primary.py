@@ -82,13 +82,6 @@ def primaries(frames: Frames) -> list[Primary]:
     return [replace(comparison, corrected=corrected[place]) for place, comparison in enumerate(found)]
 
 
-def compare_variant(frames: Frames, title: str, first: Settings, second: Settings) -> Primary:
-    """Compare the sides of a declared comparison with other settings, which is exploratory."""
-    declared = next(comparison for comparison in read_declaration()["comparisons"] if comparison["title"] == title)
-    changed = {"first": declared["first"] | first, "second": declared["second"] | second}
-    return _compare(frames, **declared | changed)
-
-
 def _compare(
     frames: Frames, family: str, title: str, question: str, study: str, first: dict[str, Any], second: dict[str, Any]
 ) -> Primary:

@@ -1,15 +1,15 @@
-"""Make the first screen: the answers in words, and three pictures of one network at one setting.
+"""Make the first screen: the answers, each with a picture of one network at one setting, and with its numbers.
 
 The pictures show RevNet-18 at the width of the scale `small`, the only network with runs of several lengths, measured
-bytes and timed stages. Every sentence is computed from the records, the published values and the model of the
-trade-off, so it changes with them.
+bytes and timed stages. Every title, table and sentence is computed from the records, the published values and the model
+of the trade-off, so it changes with them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from pandas import DataFrame, concat
 
@@ -21,7 +21,7 @@ from reproduce.cells.networks import title_of, title_of_convolutional
 from reproduce.exhibits import length
 from reproduce.exhibits._exhibit import run_sets, text_of
 from reproduce.exhibits.figure5 import count_reconstructing
-from reproduce.exhibits.primary import Primary, compare_variant, primaries
+from reproduce.exhibits.primary import Primary, primaries
 from reproduce.exhibits.staleness import Modelled, model, number_of_devices
 from reproduce.exhibits.table2 import BEST
 from reproduce.grids.grid import cells_of
@@ -31,11 +31,11 @@ from reproduce.grids.plans.length import NETWORK
 from reproduce.grids.plans.length import PETRA as VARIANT
 from reproduce.modelling.network import TimedNetwork, read_timed_networks
 from reproduce.modelling.strategies import STRATEGIES, Sharing, Strategy, evaluate_best
-from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import Difference, SeedSamples, format_difference, means, with_intervals
-from reproduce.presentation.content import Figure, in_prose, short_title
+from reproduce.presentation import facets, plots, tables
+from reproduce.presentation.compare import NOT_RUN, Difference, SeedSamples, format_difference, means, with_intervals
+from reproduce.presentation.content import Entry, Figure, Table, in_prose, missing, short_title
 from reproduce.presentation.statistics import Verdict
-from reproduce.records.benchmarks import PEAK_OF_ALL, THROUGHPUT, Comparison
+from reproduce.records.benchmarks import PEAK_OF_ALL, THROUGHPUT, Benchmark, Comparison
 from reproduce.records.frames import Frames, RunSet, settings_key
 from reproduce.records.gradients import kinds_of
 from reproduce.text import conjunction, count
@@ -49,26 +49,52 @@ BY = ["method", "epochs", "staleness"]  # settings of a mark in the first pictur
 HEIGHT, WIDTH = 4.2, 5.2  # of a picture, in inches
 WAYS = {way.title: way for way in STRATEGIES}
 PAPER_WIDTH = 64  # channels of the first blocks of the paper's networks
-OF_CHAIN = "PETRA − DSP"  # the primary comparison on the chain
-BACKPROPAGATION, PETRA, DSP, DELAYED = (
-    m.name for m in (methods.BACKPROPAGATION, methods.PETRA, methods.DSP, methods.DELAYED_GRADIENTS)
-)
+BACKPROPAGATION, PETRA = methods.BACKPROPAGATION.name, methods.PETRA.name
+#: By network of the first answer: the method that PETRA is compared with there, which has the same delay and keeps
+#: inputs instead of reconstructing them. On RevNet-18 it keeps weights as well.
+KEEPING_INPUTS = {NETWORK: methods.DELAYED_GRADIENTS.name, plan.CHAIN: methods.DSP.name}
+SPEED_K = (1, 4, 16, 32)
+OURS, MERGED, PIPELINE, CHECKPOINTED = methods.PETRA.title, "PETRA, merged stages", "1F1B", "1F1B, checkpointing"
+KEEPING = methods.DELAYED_GRADIENTS.title
+EXACT, RIVAL = methods.BACKPROPAGATION.title, short_title(methods.DSP)
+#: By label in the second answer: a strategy and the slack of its timing.
+HELD = {
+    EXACT: (EXACT, 1),
+    OURS: (OURS, 1),
+    f"{OURS}, asynchronous 1F1B": (OURS, 0),
+    RIVAL: (methods.DSP.title, 1),
+    KEEPING: (KEEPING, 1),
+    f"{PIPELINE}, k = {SPEED_K[-1]}": (PIPELINE, 1),
+    f"1F1B with checkpointing, k = {SPEED_K[-1]}": (CHECKPOINTED, 1),
+}
+FULLEST, OTHERS = "fullest device", "all other devices"
+ONE_PROCESS = "autograd, one process"
+#: Contestants of the benchmark “pipelining” that are shown, with their titles.
+SHOWN = {
+    ONE_PROCESS: "Backpropagation in one process",
+    OURS: OURS,
+    PIPELINE: PIPELINE,
+    CHECKPOINTED: "1F1B with checkpointing",
+}
+FASTER = 1.15  # least ratio of two speeds that counts as a difference: measured stage costs vary by about 15 %
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer: one line, a picture, and the numbers in words.
+    """An answer: one line, a picture, and the numbers.
 
     Attributes:
         title: The answer in one line.
         figure: The picture.
-        text: What it is based on.
-        anchor: Key of the section with its numbers.
+        tables: Its numbers.
+        text: What follows from them, and what they do not show.
+        anchor: Key of the section with all numbers.
 
     """
 
     title: str
     figure: Figure
+    tables: Sequence[Table]
     text: str
     anchor: str
 
@@ -91,53 +117,127 @@ def first_screen(frames: Frames) -> list[Answer]:
 # --- is it as good?
 
 
+def _planned(network: str) -> Iterator[TrainedCell]:
+    """Yield the cells of a network at every staleness and length that are planned for the first answer."""
+    parts = (plan.curve, plan.networks, plan.longer, plan.longest, lambda: cells_of(PLANS[length.EXHIBIT.key], SCALE))
+    for cell in (cell for part in parts for cell in part()):
+        if isinstance(cell, TrainedCell) and (cell.model, cell.accumulation) == (network, VARIANT.k):
+            yield cell
+
+
+def _runs(frames: Frames, run_set: RunSet, network: str) -> DataFrame:
+    """Return the finished runs of a network that have the arithmetic and the data of `run_set`."""
+    wanted = {settings_key(cell) for cell in _planned(network)}
+    runs = concat(
+        [
+            candidate.done
+            for candidate in (*run_sets(frames, length.EXHIBIT.key), *run_sets(frames, "staleness"))
+            if (candidate.key, candidate.dataset) == (run_set.key, run_set.dataset)
+        ]
+    )
+    compared = runs["method"].isin([BACKPROPAGATION, PETRA, KEEPING_INPUTS[network]])
+    return runs[runs["settings"].isin(wanted) & compared].drop_duplicates("cell").astype({"staleness": int})
+
+
+class Gaps(NamedTuple):
+    """Differences between two methods on one network at one staleness, after trainings of several lengths."""
+
+    network: str
+    sides: str
+    staleness: int
+    by_epochs: Mapping[int, Difference]
+
+    @property
+    def known(self) -> dict[int, Difference]:
+        """Those of which both sides have a finished run."""
+        return {epochs: gap for epochs, gap in self.by_epochs.items() if gap.estimate}
+
+    @property
+    def has_interval(self) -> bool:
+        return any(gap.estimate and gap.estimate.half_width is not None for gap in self.by_epochs.values())
+
+
+def _differences(network: str, reached: SeedSamples, rival: str) -> list[Gaps]:
+    """Return what PETRA loses to backpropagation and to a method with the same delay, the largest staleness first.
+
+    A staleness at which no difference has an interval is left out, unless none has one. The picture has all.
+    """
+    lengths = sorted({epochs for _, epochs, _ in reached})
+    known = sorted({staleness for method, _, staleness in reached if method == PETRA}, reverse=True)
+    found = [
+        Gaps(
+            network,
+            f"PETRA − {in_prose(methods.by_name(other))}",
+            staleness,
+            {int(n): reached[PETRA, n, staleness] - reached[other, n, staleness * (other == rival)] for n in lengths},
+        )
+        for other in (BACKPROPAGATION, rival)
+        for staleness in known
+    ]
+    with_known = [gaps for gaps in found if gaps.known]
+    return [gaps for gaps in with_known if gaps.has_interval] or with_known
+
+
 def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
-    known = {
-        epochs: gap
-        for (variant, epochs), gap in length.gaps(run_set, "final_accuracy").items()
-        if variant == VARIANT and gap.estimate
+    runs = {network: _runs(frames, run_set, network) for network in KEEPING_INPUTS}
+    reached = {network: means(of_network, "final_accuracy", BY) for network, of_network in runs.items()}
+    compared = {
+        network: _differences(title_of(next(_planned(network))), reached[network], rival)
+        for network, rival in KEEPING_INPUTS.items()
     }
-    if not known:
+    most, named = max(_numbers_of_devices()), title_of(run_set.example).partition(",")[0]
+    if not compared[NETWORK] or compared[NETWORK][0].staleness != most:
         return
-    listed = [f"{format_difference(gap, trailing=True)} after {epochs}{_counts(gap)}" for epochs, gap in known.items()]
-    cell = run_set.example
-    width = f" at 1/{PAPER_WIDTH // cell.width} of the paper's width" * (cell.width < PAPER_WIDTH)
-    network = title_of(cell).partition(",")[0]
-    trails = text_of("headline", "trails", network=f"{network}{width}", k=VARIANT.k, listed=conjunction(listed))
-    chain = compare_variant(frames, OF_CHAIN, {}, {"method": BACKPROPAGATION})
-    figure, sooner = _accuracy(frames, run_set)
-    parts = [trails, _on_same_machines(frames), sooner, _state_published_gaps()]
-    parts += [_reconstruction(frames, run_set, chain), _at_paper_scale(frames)]
-    yield Answer(_title(with_intervals(known), network, chain), figure, " ".join(filter(None, parts)), "length")
+    in_lockstep, *others = compared[NETWORK]
+    rows = [in_lockstep, *_on_same_machines(frames, in_lockstep), *others, *compared[plan.CHAIN]]
+    epochs = sorted({n for gaps in rows for n in gaps.known})
+    table = tables.table(
+        key="answer-accuracy",
+        caption=text_of(
+            "headline", "gaps", k=VARIANT.k, setting=run_set.describe(concat(runs.values()), width=False, length=False)
+        ),
+        rows=rows,
+        fields=[
+            tables.words("network", lambda gaps: gaps.network, heading=True),
+            tables.words("difference", lambda gaps: gaps.sides),
+            tables.number("staleness", lambda gaps: gaps.staleness),
+            *map(_epochs_column, epochs),
+        ],
+    )
+    parts = [_state_width(run_set.example), _state_published_gaps(), _reconstruction(frames, run_set)]
+    parts += [text_of("headline", "chain") if compared[plan.CHAIN] else "", _at_paper_scale(frames)]
+    title = _title(with_intervals(in_lockstep.known), named, next(iter(compared[plan.CHAIN]), None))
+    figure = _draw_accuracy(run_set, runs[NETWORK], reached[NETWORK])
+    yield Answer(title, figure, [table], " ".join(filter(None, parts)), "length")
 
 
-def _counts(gap: Difference) -> str:
-    """Return the numbers of runs of a difference with an interval, as " (6 + 6)"."""
+def _epochs_column(epochs: int) -> tables.Field:
+    return tables.entry(f"{epochs} epochs", lambda gaps: _entry(gaps.by_epochs.get(epochs)))
+
+
+def _entry(gap: Difference | None) -> Entry:
+    """Return an entry with a difference and the numbers of runs of its sides, as "−0.7 ± 0.3 (6 + 6)"."""
+    if gap is None or gap.estimate is None:
+        return missing("" if gap is None else NOT_RUN)
     known = gap.estimate
-    return f" ({' + '.join(map(str, known.counts))})" if known and known.half_width is not None else ""
+    runs = f" ({' + '.join(map(str, known.counts))})" * (known.half_width is not None)
+    return replace(tables.difference_entries(gap, 1)[0], text=f"{format_difference(gap)}{runs}")
 
 
-def _with_counts(gap: Difference, *, trailing: bool = False) -> str:
-    """Format a difference with its numbers of runs, as "0.7 ± 0.3 (6 + 6)"; see `format_difference`."""
-    return format_difference(gap, trailing=trailing) + _counts(gap)
-
-
-def _on_same_machines(frames: Frames) -> str:
-    """State the primary difference between PETRA and backpropagation over the runs on the machines of both."""
+def _on_same_machines(frames: Frames, gaps: Gaps) -> Iterator[Gaps]:
+    """Yield the primary difference between PETRA and backpropagation over the runs on the machines of both."""
     primary = next(comparison for comparison in primaries(frames) if comparison.title == "PETRA − backpropagation")
-    if not primary.accuracy.mixed or primary.alike.estimate is None:
-        return ""
-    gap = _with_counts(primary.alike, trailing=True)
-    return text_of("headline", "alike", epochs=primary.epochs, gap=gap)
+    if primary.accuracy.mixed and primary.alike.estimate:
+        yield gaps._replace(sides=f"{gaps.sides}, same machines", by_epochs={primary.epochs: primary.alike})
 
 
-def _title(gaps: Mapping[int, Difference], network: str, chain: Primary) -> str:
+def _title(gaps: Mapping[int, Difference], network: str, chain: Gaps | None) -> str:
     """Return the verdict of the longest training that has an interval.
 
     Args:
         gaps: Differences to backpropagation by number of epochs, those with an interval if there are any.
         network: Title of their network.
-        chain: PETRA and backpropagation on the chain of 16.
+        chain: Differences to backpropagation on the chain of 16, if there are any.
 
     """
     epochs, gap = max(gaps.items())
@@ -153,10 +253,15 @@ def _title(gaps: Mapping[int, Difference], network: str, chain: Primary) -> str:
         return f"After {epochs} epochs it is still open whether PETRA is as good as backpropagation."
     shortest = gaps[min(gaps)].estimate
     before = f" ({-shortest.mean:.1f} after {min(gaps)} epochs)" if shortest and min(gaps) < epochs else ""
-    lost = chain.accuracy.estimate if chain.epochs == epochs else None
+    lost = chain.by_epochs[epochs].estimate if chain and epochs in chain.by_epochs else None
     deeper = f", and {-lost.mean:.1f} on a chain of 16 blocks" if lost and (lost.high or 0) < 0 else ""
     below = f"{-known.mean:.1f} points below backpropagation on {network}{before}{deeper}"
     return f"After {epochs} epochs PETRA is {below}."
+
+
+def _state_width(cell: TrainedCell) -> str:
+    network = title_of(cell).partition(",")[0]
+    return f"{network} has 1/{PAPER_WIDTH // cell.width} of the paper's width." * (cell.width < PAPER_WIDTH)
 
 
 def _published_rows() -> dict[tuple[str, str, str], published.Row]:
@@ -178,42 +283,13 @@ def _state_published_gaps() -> str:
     return f"The paper reports gaps of {listed} points on CIFAR-10 for its three RevNets, after 300 epochs."
 
 
-def _reconstruction(frames: Frames, run_set: RunSet, chain: Primary) -> str:
-    """State the cost of reconstruction according to the primary comparisons, and on the chain that of PETRA."""
-    by_title = {comparison.title: comparison for comparison in primaries(frames)}
-    of_delayed, of_chain = by_title["PETRA − delayed gradients"], by_title[OF_CHAIN]
-    text = ""
-    if of_delayed.accuracy.estimate:
-        gap = f"{_with_counts(of_delayed.accuracy)} points{_after_short_training(frames, run_set)}"
-        where = count_reconstructing(next(iter(kinds_of(run_set).values())))
-        text = text_of("headline", "delayed", epochs=of_delayed.epochs, gap=gap, seen=_seen(of_delayed), where=where)
-    if of_chain.accuracy.estimate and chain.accuracy.estimate:
-        behind, cost = (_with_counts(gap, trailing=True) for gap in (chain.accuracy, of_chain.accuracy))
-        deep = text_of("headline", "chain", epochs=of_chain.epochs, behind=behind, cost=cost)
-        return f"{text} {deep}{_at_half_the_staleness(frames)}"
-    return f"{text} {text_of('headline', 'no_chain')}"
-
-
-def _at_half_the_staleness(frames: Frames) -> str:
-    """State the differences on the chain under asynchronous 1F1B, if it has been run."""
-    asynchronous = {"timing": timing.ONE_F_ONE_B}
-    sides = ({"method": BACKPROPAGATION}, asynchronous)
-    gaps = [compare_variant(frames, OF_CHAIN, asynchronous, other).accuracy for other in sides]
-    if not all(gap.estimate for gap in gaps):
+def _reconstruction(frames: Frames, run_set: RunSet) -> str:
+    """State what the primary comparison of PETRA and delayed gradients shows; empty without runs."""
+    comparison = next(one for one in primaries(frames) if one.title == "PETRA − delayed gradients")
+    if not comparison.accuracy.estimate:
         return ""
-    behind, cost = (_with_counts(gap, trailing=True) for gap in gaps)
-    return " " + text_of("headline", "half", behind=behind, cost=cost)
-
-
-def _after_short_training(frames: Frames, run_set: RunSet) -> str:
-    """State PETRA − delayed gradients in lockstep after the shortest training that has both; empty without one."""
-    runs = _of_staleness(frames, run_set)
-    reached, most = means(runs, "final_accuracy", BY), max(_numbers_of_devices())
-    for epochs in sorted(set(runs["epochs"])):
-        gap = reached[PETRA, epochs, most] - reached[DELAYED, epochs, most]
-        if gap.estimate:
-            return f", after {int(epochs)} epochs {_with_counts(gap)}"
-    return ""
+    where = count_reconstructing(next(iter(kinds_of(run_set).values())))
+    return text_of("headline", "delayed", epochs=comparison.epochs, seen=_seen(comparison), where=where)
 
 
 def _seen(comparison: Primary) -> str:
@@ -246,7 +322,7 @@ def _at_paper_scale(frames: Frames) -> str:
 # --- what does it save?
 
 
-def _hold(network: TimedNetwork, title: str, slack: float = 1) -> Modelled:
+def _hold(network: TimedNetwork, title: str, slack: float) -> Modelled:
     """Return the cost of a strategy with one stage per device, or on one device if it has no pipeline.
 
     A synchronous pipeline has many micro-batches per update.
@@ -258,20 +334,20 @@ def _hold(network: TimedNetwork, title: str, slack: float = 1) -> Modelled:
 
 
 def _held(network: TimedNetwork) -> dict[str, Modelled]:
-    """Return bytes by method, as the model of the trade-off predicts them from shapes.
+    """Return bytes by way of training, as the model of the trade-off predicts them from shapes.
 
     The bytes that runs have counted are not used: a single process orders the actions of its stages differently than
     devices that work at the same time, and so did engines of different versions.
     """
-    return {name: _hold(network, methods.by_name(name).title) for name in (BACKPROPAGATION, PETRA, DSP, DELAYED)}
+    return {label: _hold(network, *way) for label, way in HELD.items()}
 
 
 def _saves(network: TimedNetwork) -> Answer:
     held = _held(network)
-    ours, rival, exact, sooner = held[PETRA], held[DSP], held[BACKPROPAGATION], _hold(network, OURS, slack=0)
+    exact, ours, rival, keeping = (held[label] for label in (EXACT, OURS, RIVAL, KEEPING))
     saved = [
-        f"{100 * (1 - ours.total / held[name].total):.0f} % less than {in_prose(methods.by_name(name))}"
-        for name in (DELAYED, DSP)
+        f"{100 * (1 - ours.total / theirs.total):.0f} % less than {name}"
+        for name, theirs in (("delayed gradients", keeping), ("DSP", rival))
     ]
     same = ours.fullest > 0.98 * rival.fullest
     title = (
@@ -280,22 +356,22 @@ def _saves(network: TimedNetwork) -> Answer:
         else "PETRA holds less than delayed gradients and DSP on every device"
     )
     title += ", and there more than backpropagation on one device." if ours.fullest > exact.total else "."
-    why = ", since a stage that cannot be inverted keeps its inputs under both" * same
-    costs = ": pipelining itself costs memory" * (exact.total < ours.total)
-    numbers = {"held": held, "sooner": sooner, "again": _hold(network, CHECKPOINTED), "k": SPEED_K[-1]}
-    numbers |= {"devices": len(network.costs), "saved": conjunction(saved)}
-    text = text_of("headline", "saves", why=why, costs=costs, **numbers)
-    return Answer(title, _memory(network, held), text, "tradeoff")
+    parts = [f"In lockstep PETRA holds {conjunction(saved)} in total."]
+    parts += [text_of("headline", "same")] * same + [text_of("headline", "costs")] * (exact.total < ours.total)
+    table = tables.table(
+        key="answer-memory",
+        caption=text_of("headline", "bytes", devices=len(network.costs), title=title_of(network.cell), k=VARIANT.k),
+        rows=held.items(),
+        fields=[
+            tables.words("training", lambda row: row[0]),
+            tables.amount("all devices", lambda row: row[1].total, 0, group="MB"),
+            tables.amount(FULLEST, lambda row: row[1].fullest, 0, group="MB"),
+        ],
+    )
+    return Answer(title, _draw_memory(network, held), [table], " ".join(parts), "tradeoff")
 
 
 # --- when is it worth it?
-
-
-SPEED_K = (1, 4, 16, 32)
-OURS, MERGED, PIPELINE, CHECKPOINTED = methods.PETRA.title, "PETRA, merged stages", "1F1B", "1F1B, checkpointing"
-KEEPING = methods.DELAYED_GRADIENTS.title
-SHOWN, ONE_PROCESS = (OURS, PIPELINE, CHECKPOINTED), "autograd, one process"  # of the benchmark “pipelining”
-FASTER = 1.15  # least ratio of two speeds that counts as a difference: measured stage costs vary by about 15 %
 
 
 def _find_timed(frames: Frames) -> TimedNetwork | None:
@@ -325,7 +401,6 @@ def _speeds(network: TimedNetwork) -> Speeds:
 def _worth(frames: Frames, network: TimedNetwork) -> Answer:
     speeds = _speeds(network)
     several = sorted({devices for *_, devices in speeds} - {1})
-    most = several[-1]
 
     def faster(k: int, devices: int) -> bool:
         return speeds[OURS, k, devices].speed >= FASTER * speeds[PIPELINE, k, devices].speed
@@ -335,19 +410,14 @@ def _worth(frames: Frames, network: TimedNetwork) -> Answer:
     wins = [f"k = {k} from {count(least, 'device')} on" for k, least in ahead.items() if least]
     loses = [f"k = {k}" for k, least in ahead.items() if not least]
     won = text_of("headline", "faster", percent=100 * (FASTER - 1), wins=conjunction(wins))
-    lost = f"At {conjunction(loses)} it is not, on up to {most} devices."
+    lost = f"At {conjunction(loses)} it is not, on up to {several[-1]} devices."
     few = max(SPEED_K)
-    plain, apart, merged, checkpointed = (
-        {devices: speeds[way, few, devices] for devices in several} for way in (PIPELINE, OURS, MERGED, CHECKPOINTED)
+    plain, apart, merged = (
+        {devices: speeds[way, few, devices] for devices in several} for way in (PIPELINE, OURS, MERGED)
     )
     beaten = [d for d in several if plain[d].speed >= apart[d].speed and plain[d].fullest < apart[d].fullest]
     better = text_of("headline", "beaten", devices=conjunction([str(devices) for devices in beaten]), k=few)
-    merging = ""
-    if beaten and all(merged[devices].fullest <= plain[devices].fullest for devices in beaten):
-        sizes, theirs, again = (
-            conjunction([f"{way[devices].fullest:.0f}" for devices in beaten]) for way in (merged, plain, checkpointed)
-        )
-        merging = text_of("headline", "merged", sizes=sizes, theirs=theirs, again=again)
+    smaller = beaten and all(merged[devices].fullest <= plain[devices].fullest for devices in beaten)
     title = (
         "In the model PETRA is faster than synchronous 1F1B only where few micro-batches make an update."
         if wins and loses
@@ -355,55 +425,75 @@ def _worth(frames: Frames, network: TimedNetwork) -> Answer:
         if wins
         else "In the model synchronous 1F1B is as fast as PETRA, and exact."
     )
-    reached = [_list_range(speeds, way, most) for way in (OURS, KEEPING, PIPELINE)]
-    times = text_of("headline", "times", most=most, low=min(SPEED_K), high=max(SPEED_K), reached=reached)
-    parts = [times, won * bool(wins), lost * bool(loses), better * bool(beaten), merging]
-    text = " ".join(filter(None, [*parts, _state_measured_speeds(frames)]))
-    return Answer(title, _draw_speed(network, speeds), text, "tradeoff")
+    parts = [won * bool(wins), lost * bool(loses), better * bool(beaten), text_of("headline", "merged") * bool(smaller)]
+    listed = [
+        _list_speeds(network, speeds, several),
+        *(_list_measured(record) for record in frames.results.benchmarks if record.name == "pipelining"),
+    ]
+    return Answer(title, _draw_speed(network, speeds), listed, " ".join(filter(None, parts)), "tradeoff")
 
 
-def _list_range(speeds: Speeds, way: str, devices: int) -> str:
-    """Return the lowest and the highest speed of a way over k, as "1.1 to 5.5"."""
-    reached = [speeds[way, k, devices].speed for k in SPEED_K]
-    return f"{min(reached):.1f} to {max(reached):.1f}"
+def _list_speeds(network: TimedNetwork, speeds: Speeds, several: Sequence[int]) -> Table:
+    """Return the modelled speeds and bytes by way of training, k and number of devices."""
+    columns = {devices: count(devices, "device") for devices in several}
+    listed = [(title, k) for title, k in dict.fromkeys((title, k) for title, k, _ in speeds) if _is_listed(title, k)]
+    return tables.table(
+        key="answer-speed",
+        caption=text_of("headline", "modelled", title=title_of(network.cell)),
+        rows=listed,
+        fields=[
+            tables.words("training", lambda row: row[0].replace(", ", " with ")),
+            tables.number("k", lambda row: row[1]),
+            *tables.amounts(columns, lambda row: {n: speeds[*row, n].speed for n in several}, 1, group="speed"),
+            *tables.amounts(
+                columns, lambda row: {n: speeds[*row, n].fullest for n in several}, 0, group=f"MB, {FULLEST}"
+            ),
+        ],
+    )
 
 
-def _state_measured_speeds(frames: Frames) -> str:
-    """State speeds of two processes relative to one process with backpropagation, and peak memory, for every network.
+def _is_listed(title: str, k: int) -> bool:
+    """Return whether the table of speeds has the row: of ways whose speed does not depend on k only the ends."""
+    return title == PIPELINE or k in (min(SPEED_K), max(SPEED_K))
+
+
+def _list_measured(record: Benchmark) -> Table:
+    """Return the speeds of two processes relative to one process with backpropagation, and peak memory, by network.
 
     Each speed is the median over rounds of ratios within a round.
     """
-    for record in (record for record in frames.results.benchmarks if record.name == "pipelining"):
-        listed = []
-        for group in dict.fromkeys(series.group for series in record.series):
-            timed = {series.name for series in record.series if (series.group, series.quantity) == (group, THROUGHPUT)}
-            if {OURS, PIPELINE} <= timed:
-                ratios = [Comparison(group, THROUGHPUT, name, ONE_PROCESS) for name in SHOWN if name in timed]
-                peaks = {s.name: s.values[0] for s in record.series if (s.group, s.quantity) == (group, PEAK_OF_ALL)}
-                speeds = [
-                    f"{r.first.replace(', ', ' with ')} {record.spread(r).median:.2f} with {peaks[r.first]:.0f} MB"
-                    for r in ratios
-                ]
-                speeds.append(f"one process 1 with {peaks[ONE_PROCESS]:.0f} MB")
-                network, _, width = group.partition(",")
-                listed.append(f"{conjunction(speeds)} ({title_of_convolutional(network)},{width})")
-        if listed:
-            measured = {"where": record.environment["processor"], "k": record.setting["micro_batches"]}
-            measured |= {"rounds": record.setting["rounds"], "speeds": "; ".join(listed)}
-            return text_of("headline", "measured", **measured)
-    return ""
+    timed = [(series.group, series.name) for series in record.series if series.quantity == THROUGHPUT]
+    peaks = {(s.group, s.name): s.values[0] for s in record.series if s.quantity == PEAK_OF_ALL}
+
+    def network(group: str) -> str:
+        name, _, width = group.partition(",")
+        return f"{title_of_convolutional(name)},{width}"
+
+    def ratio(row: tuple[str, str]) -> float:
+        return record.spread(Comparison(row[0], THROUGHPUT, row[1], ONE_PROCESS)).median
+
+    return tables.table(
+        key="answer-measured",
+        caption=text_of("headline", "measured", where=record.environment["processor"], setting=record.setting),
+        rows=[row for row in timed if row[1] in SHOWN],
+        fields=[
+            tables.words("network", lambda row: network(row[0]), heading=True),
+            tables.words("training", lambda row: SHOWN[row[1]]),
+            tables.amount("speed", ratio, 2),
+            tables.amount("MB, all processes", peaks.get, 0),
+        ],
+    )
 
 
 # --- pictures
 
 
-def _accuracy(frames: Frames, run_set: RunSet) -> tuple[Figure, str]:
-    """Draw accuracy against the staleness of the first stage, and state it; mark what has not been run."""
-    runs = _of_staleness(frames, run_set)
-    named, reached = _numbers_of_devices(), means(runs, "final_accuracy", BY)
+def _draw_accuracy(run_set: RunSet, runs: DataFrame, reached: SeedSamples) -> Figure:
+    """Draw accuracy against the staleness of the first stage, and mark what has not been run."""
+    named = _numbers_of_devices()
     absent = sorted(named.keys() - set(runs["staleness"]))
     setting = run_set.describe(runs, network=True, length=False)
-    figure = facets.facet(
+    return facets.facet(
         runs,
         [_lengths(reached, named, absent)],
         key="headline-accuracy",
@@ -414,56 +504,22 @@ def _accuracy(frames: Frames, run_set: RunSet) -> tuple[Figure, str]:
         panels=facets.Panels(height=HEIGHT, width=WIDTH),
         legend="mark",
     )
-    return figure, _with_less_staleness(reached, named)
-
-
-def _points() -> Iterator[TrainedCell]:
-    """Yield the cells of the network at every staleness and length that are planned for the picture."""
-    parts = (plan.curve, plan.longer, plan.longest, lambda: cells_of(PLANS[length.EXHIBIT.key], SCALE))
-    for cell in (cell for part in parts for cell in part()):
-        if isinstance(cell, TrainedCell) and (cell.model, cell.accumulation) == (NETWORK, VARIANT.k):
-            yield cell
-
-
-def _of_staleness(frames: Frames, run_set: RunSet) -> DataFrame:
-    """Return the finished runs of the picture that have the arithmetic of `run_set`."""
-    wanted = {settings_key(cell) for cell in _points()}
-    run_sets_of_both = [*run_sets(frames, length.EXHIBIT.key), *run_sets(frames, "staleness")]
-    runs = concat(
-        [
-            candidate.done
-            for candidate in run_sets_of_both
-            if candidate.key == run_set.key and candidate.dataset == run_set.dataset
-        ]
-    )
-    runs = runs[runs["settings"].isin(wanted) & runs["method"].isin([BACKPROPAGATION, PETRA, DELAYED])]
-    return runs.drop_duplicates("cell").astype({"staleness": int})
 
 
 def _numbers_of_devices() -> dict[int, str]:
     """Return for each planned staleness the number of devices with one stage each, and a mark of the timing."""
     named = {0: "1"}
-    for cell in _points():
+    for cell in _planned(NETWORK):
         if vector := timing.vector(cell):
             named.setdefault(vector[0], number_of_devices(cell))
     return named
-
-
-def _with_less_staleness(reached: SeedSamples, named: Mapping[int, str]) -> str:
-    """State what PETRA loses at less than the largest staleness, by length of training; empty without runs."""
-    parts = []
-    for epochs in sorted({epochs for _, epochs, _ in reached}):
-        gaps = {at: reached[PETRA, epochs, at] - reached[BACKPROPAGATION, epochs, 0] for at in sorted(named)[1:-1]}
-        if listed := [f"{_with_counts(gap)} at a staleness of {at}" for at, gap in gaps.items() if _counts(gap)]:
-            parts.append(f"{conjunction(listed)} after {int(epochs)} epochs")
-    return text_of("headline", "sooner", parts="; ".join(parts), most=max(named)) if parts else ""
 
 
 def _lengths(reached: SeedSamples, named: Mapping[int, str], absent: Sequence[int]) -> facets.Layer:
     """Draw the means of each method and length, joined where no staleness between them is missing."""
 
     def lengths(panel: facets.Panel) -> None:
-        shift = {BACKPROPAGATION: 0.0, PETRA: -0.12, DELAYED: 0.12}
+        shift = {BACKPROPAGATION: 0.0, PETRA: -0.12, KEEPING_INPUTS[NETWORK]: 0.12}
         for method, epochs in sorted({place[:2] for place in reached}):
             own = {at: sample.estimate for (*line, at), sample in reached.items() if line == [method, epochs]}
             look, start = panel.looks[method], reached[BACKPROPAGATION, epochs, 0].estimate
@@ -492,17 +548,10 @@ def _lengths(reached: SeedSamples, named: Mapping[int, str], absent: Sequence[in
     return lengths
 
 
-FULLEST, OTHERS = "fullest device", "all other devices"
-
-
-def _memory(network: TimedNetwork, held: Mapping[str, Modelled]) -> Figure:
-    named = {short_title(methods.by_name(name)): amounts for name, amounts in held.items()} | {
-        f"{title.replace(', ', ' with ')}, k = {SPEED_K[-1]}": _hold(network, title)
-        for title in (PIPELINE, CHECKPOINTED)
-    }
+def _draw_memory(network: TimedNetwork, held: Mapping[str, Modelled]) -> Figure:
     bars = [
         {"way": way, "part": part, "MB": amount}
-        for way, amounts in named.items()
+        for way, amounts in held.items()
         for part, amount in ((FULLEST, amounts.fullest), (OTHERS, amounts.total - amounts.fullest))
     ]
     return facets.facet(
@@ -523,7 +572,7 @@ def _memory(network: TimedNetwork, held: Mapping[str, Modelled]) -> Figure:
 def _draw_speed(network: TimedNetwork, speeds: Speeds) -> Figure:
     low, high = min(SPEED_K), max(SPEED_K)
     drawn = [
-        {"line": f"{PIPELINE}, k = {k}" if way == PIPELINE else way, "devices": devices, "speed": cost.speed}
+        {"line": f"{way}, k = {k}" if way == PIPELINE else way, "devices": devices, "speed": cost.speed}
         for (way, k, devices), cost in speeds.items()
         if way in (OURS, KEEPING, PIPELINE)
     ]

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from reproduce.exhibits.claims import Judged, count_verdicts
-from reproduce.presentation.content import NARROW_SPACE
+from reproduce.presentation.content import NARROW_SPACE, Table
 from reproduce.presentation.statements import ClaimVerdict
 from reproduce.records.storage import write_atomically
 from reproduce.report.headline import TERMS, Answer
@@ -45,7 +45,8 @@ def contents(answers: list[Answer], judged: list[Judged]) -> tuple[dict[str, str
         name = f"{answer.figure.key.removeprefix('headline-')}.svg"
         pictures[name] = _on_white(answer.figure.svg).encode()
         parts += [_wrap(f"**{answer.title}**"), f"![{answer.figure.title}]({PICTURES}/{name})"]
-        parts += [_wrap(answer.figure.caption), FOLDED, _wrap(answer.text), "</details>"]
+        numbers = [part for table in answer.tables for part in _table(table)]
+        parts += [_wrap(answer.figure.caption), FOLDED, *numbers, _wrap(answer.text), "</details>"]
     if answers:
         parts.append(_wrap(TERMS))
     decided = [one for one in judged if one.claim.exhibit in EXHIBITS and one.verdict not in UNDECIDED]
@@ -87,6 +88,14 @@ def update(readme: Path, texts: Mapping[str, str], pictures: Mapping[str, bytes]
     for file in set(folder.glob("*.svg")) - {folder / name for name in pictures}:
         file.unlink()
     write_atomically(readme, page.encode())
+
+
+def _table(table: Table) -> list[str]:
+    """Return the caption, the lines and the notes of a table in Markdown. An entry that is a heading is in its row."""
+    heads = [f"{head.group}: {head.name}" if head.group else head.name for head in table.columns]
+    rules = ["---:" if head.numeric else "---" for head in table.columns]
+    lines = [heads, rules, *([entry.text for entry in row] for row in table.rows)]
+    return [_wrap(table.caption), "\n".join(f"| {' | '.join(line)} |" for line in lines), *map(_wrap, table.notes)]
 
 
 def _wrap(text: str) -> str:

@@ -69,9 +69,13 @@ def texts(frames: Frames, *keys: str) -> Iterator[tuple[str, str]]:
 
 
 def headlines(answers: Sequence[Answer]) -> str:
-    """Return the text of the answers and pictures at the top."""
-    words = [f"{one.title} {one.text} | {one.figure.caption} | {describe(one.figure)}" for one in answers]
-    return "\n".join(words) + "\n"
+    """Return the text of the answers at the top, with their pictures and tables."""
+    lines: list[str] = []
+    for one in answers:
+        lines.append(f"ANSWER {one.title}")
+        for block in (one.figure, *one.tables, one.text):
+            lines += _lines_of_block(block)
+    return "\n".join(lines) + "\n"
 
 
 def lines_of(section: Section) -> Iterator[str]:
