@@ -1,7 +1,7 @@
 """Average runs that differ only in their seed, and compare the means.
 
-A `SeedSample` contains a measure by seed, the state of the seeds without a value, and the spread of its study. A
-`Difference` of samples is unpaired (`reproduce.presentation.statistics` explains why).
+A `SeedSample` contains the values and the states of its seeds, and the spread of its study. A `Difference` of samples
+is unpaired (`reproduce.presentation.statistics` explains why).
 """
 
 from collections import Counter
@@ -78,7 +78,7 @@ class SeedSample:
 
     @property
     def summary(self) -> str:
-        """Text to show instead of values: "not run" if that holds for all, or for example "diverged; not run"."""
+        """The different states of the seeds, to show instead of values: "not run", or "diverged; not run"."""
         amounts = Counter(self.states.values()) or Counter([NOT_RUN])
         if len(amounts) == 1:
             return next(iter(amounts))
@@ -207,7 +207,7 @@ def _shared_spread(studies: Iterable[Any], value: str) -> ResidualSpread | None:
 
 
 def interval(rows: DataFrame, value: str) -> tuple[float, float] | None:
-    """Return the ends of the 95 % interval of the mean of the rows of one place, for a drawing of runs; None without.
+    """Return the ends of the 95 % interval of the mean of the rows of one place, or None if there is no interval.
 
     If the rows have the columns `low` and `high`, these contain the ends.
     """
@@ -260,8 +260,8 @@ def with_difference(
         title: Text in the column `method` of the differences.
 
     Returns:
-        Those columns with `method`, `broken` (for a difference: why one of its runs is broken) and `difference`
-        (whether the row is a difference). If a run has no value, the difference has none.
+        The columns `by` and `value` with `method`, `broken` (for a difference: why one of its runs is broken) and
+        `difference` (whether the row is a difference). If a run has no value, the difference has none.
 
     """
     columns = [*by, "method", value, "broken"]
@@ -274,7 +274,7 @@ def with_difference(
 
 
 def agreement(parts: DataFrame, one: str, other: str) -> tuple[str, Role]:
-    """Return in words in how many numbers two counts of the same stages agree. Any disagreement is an alert.
+    """State in how many numbers two counts of the same stages agree. Any disagreement is an alert.
 
     Args:
         parts: A frame of `reproduce.records.frames.Frames.parts`.

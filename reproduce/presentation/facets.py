@@ -1,6 +1,6 @@
 """Declare figures: a frame, its axes, the columns that form panels, and the layers that draw each panel.
 
-    facet(runs, [line(), dots()], key="…", x="epoch", y="test_accuracy", row="network", col="k", …)
+    facet(runs, [line(), dots()], key="…", caption="…", x="k", y="test_accuracy", panels=Panels(col="network"))
 
 Panels are matplotlib axes. A band is the range of the runs or the interval of their mean by Student's t, and is
 deterministic. Hues are methods, kinds of tensors, or any values with a `Look`. A value has the same colour and dashes
@@ -126,7 +126,7 @@ class Axis:
 
     Attributes:
         column: Column of its values.
-        label: Text beside it. The default is the entry of the column in `LABELS`.
+        label: Text next to it. The default is the entry of the column in `LABELS`.
         log: Whether it is logarithmic. An x-axis of a column in `CHOSEN` always is.
         ticks: The only places on an x-axis that have ticks. For a column in `CHOSEN` the default is every value.
 
@@ -139,7 +139,7 @@ class Axis:
 
     @property
     def text(self) -> str:
-        """Text beside the axis."""
+        """Text next to the axis."""
         return LABELS.get(self.column, "") if self.label is None else self.label
 
 
@@ -155,7 +155,7 @@ class Panels:
             name of the column if it is one of `CHOSEN`.
         margins: Text at the left of a line of panels, from the value of row. Then only the panels of the first line
             have titles, and only the x-axes of the last line have labels.
-        share: Whether panels share their axes, as in matplotlib (`True`, `False`, "row", "col").
+        share: Whether panels share x-axes and y-axes, each as in matplotlib (`True`, `False`, "row", "col").
         height: Height of a panel in inches.
         width: Width of all panels of a line together in inches.
 
@@ -315,7 +315,7 @@ class _Chart:
         return panel
 
     def finish_axes(self, panels: Sequence[Axes]) -> None:
-        """Draw the panel beside; set scales, ticks and the legends of single panels; hide labels between panels."""
+        """Draw the additional panel; set scales, ticks and legends of single panels; hide labels between panels."""
         drawn = len(self.places)
         if self.beside:
             self._draw_layers(panels[1], self.beside.layers, self.frame)
@@ -604,10 +604,9 @@ def heat_map(least: float) -> Layer:
     """Draw a field for each (x, hue) with the number y, hatched if the column `broken` is not empty.
 
     A plain heat map gives broken runs its palest colour, which looks like missing data. Therefore every field contains
-    its number, a dot without a run, or a cross if the loss was not finite. The y-axis has the
-    order of the hue, upwards. All panels share one colour scale that begins at `least`, such as the accuracy of
-    guessing. If the column `difference` marks the panel's y as differences, they have a sign and a scale from red over
-    white to blue.
+    its number, a dot without a run, or a cross if the loss was not finite. The y-axis has the order of the hue,
+    upwards. All panels share one colour scale that begins at `least`, such as the accuracy of guessing. If the column
+    `difference` marks the panel's y as differences, they have a sign and a scale from red over white to blue.
     """
 
     def heat_map(panel: Panel) -> None:
@@ -658,7 +657,7 @@ def differences(by: Mapping[str, Mapping[Any, Estimate | None]], colours: Mappin
 
     Args:
         by: Estimates by label and x.
-        colours: Colours of the labels that do not stand for PETRA.
+        colours: Colours by label. The default is the colour of PETRA.
 
     """
 

@@ -1,9 +1,8 @@
 """Draw in one style, as SVG that is the same for the same data.
 
-matplotlib's SVG cannot be put into a page directly: it contains the date, ids that repeat from figure to figure, a
-fixed size and no alternative text. `to_svg` corrects this. Methods keep their colour and dashes in all figures. The
-colours are the palette of Okabe and Ito, which can be told apart with any colour vision; the dashes can be told apart
-in grey print too.
+matplotlib's SVG cannot be put into a page directly: it contains the date, ids that repeat from figure to figure, and no
+alternative text. `to_svg` corrects this. Methods keep their colour and dashes in all figures. Most colours are from the
+palette of Okabe and Ito, which can be told apart with any colour vision. The dashes can be told apart in grey print.
 """
 
 import io

@@ -51,7 +51,7 @@ def compare(ours: Estimate, published: float) -> ClaimVerdict:
     """Compare a mean at the published size with a published value.
 
     They agree if the published value lies in the 95 % interval of the mean, or the whole interval lies within the
-    margin around the published value. Otherwise they disagree. Without an interval the claim is open.
+    margin around the published value. Otherwise they disagree. Without an interval or a spread the claim is open.
     """
     if ours.low is None or ours.high is None or without_spread(ours):
         return ClaimVerdict.OPEN
@@ -80,7 +80,7 @@ _SHOWN: dict[str, Callable[[float, float], tuple[bool, bool]]] = {
 def holds(predicate: str, difference: Estimate | None) -> bool | None:
     """Return whether a predicate holds for a difference; None if undecided.
 
-    - Below: the whole interval is negative. It does not hold if the interval is positive, or within ±margin.
+    - Below: the whole interval is negative. Otherwise it does not hold if the interval is positive or within ±margin.
     - Above: the whole interval is positive. It does not hold if the interval is negative.
     - Not below: the whole interval is above -margin. It does not hold if the interval is negative and reaches further.
     - Equal: the whole interval is within ±margin. It does not hold if the interval excludes 0 and reaches further.

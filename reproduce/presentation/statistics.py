@@ -7,7 +7,7 @@ zero. What does help is that all settings of a study (one network, one length of
 
 - A `ResidualSpread` is the variance of a study pooled over its settings, with Bartlett's test of homogeneity.
 - An `Estimate` is a mean or a difference of means with its two-sided 95 % interval by Student's t. It uses the spread
-  of the study. If the test fails, it uses the variances of the samples themselves, which is Welch's test for two.
+  of the study. If the test rejects a common variance, it uses the variances of the samples, as Welch's test does.
 - A `verdict` follows from the interval by one rule, which is stated in its docstring and printed in the report.
 - Only the primary comparisons are corrected for their number, by Holm's method. All others are exploratory: they have
   intervals, and one in twenty of these excludes 0 where nothing differs.
