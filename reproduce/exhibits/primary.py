@@ -15,7 +15,6 @@ from typing import Any
 
 from pandas import DataFrame
 
-from reproduce.cells.base import CellError
 from reproduce.cells.kinds import from_dict
 from reproduce.cells.networks import title_of
 from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, notes, text_of
@@ -98,10 +97,7 @@ def _compare(
 def _runs(frames: Frames, settings: dict[str, Any], seeds: Collection[int] | None) -> DataFrame:
     """Return the finished runs of a cell with one of the seeds (None: any seed), at commits that can be looked up."""
     runs: DataFrame = frames.runs
-    try:
-        cell = from_dict({**settings, "seed": 0, "loader": "memory"})
-    except CellError:  # this version does not have the setting yet, so nothing has been run with it
-        return runs.iloc[:0]
+    cell = from_dict({**settings, "seed": 0, "loader": "memory"})
     known = (runs["settings"] == settings_key(cell)) & (runs["status"] == DONE) & runs["traceable"]
     if seeds is not None:
         known &= runs["seed"].isin(seeds)
