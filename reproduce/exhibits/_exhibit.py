@@ -68,7 +68,7 @@ class Exhibit:
         title: Heading of the section.
         introduction: First paragraph of the section.
         each: Yields the content of a run set of its plan.
-        whole: Yields the content that appears once, before that of the run_sets.
+        whole: Yields the content that appears once, before that of the run sets.
         folded: Heading of the content that is shown on demand.
 
     """
@@ -83,7 +83,7 @@ class Exhibit:
 
 @cache
 def _texts() -> Mapping[str, Mapping[str, Any]]:
-    """Read the texts of all exhibits, in the order of the report, and then those of its other parts."""
+    """Read the texts of all exhibits, and then those of other parts of the report."""
     return tomllib.loads((resources.files("reproduce.exhibits") / "exhibits.toml").read_text(encoding="utf-8"))
 
 
@@ -93,26 +93,26 @@ def declare(
     whole: Callable[[Frames], Iterable[Shown]] | None = None,
     **values: object,
 ) -> Exhibit:
-    """Return the exhibit with the texts that `exhibits.toml` has for its key; `values` stand in its introduction."""
+    """Return the exhibit with the texts of its key in `exhibits.toml`; `values` fill in its introduction."""
     texts = _texts()[key]
     introduction = texts.get("introduction", "").format(**values)
     return Exhibit(key, texts["title"], introduction, each, whole, texts.get("folded", "More"))
 
 
 def text_of(key: str, name: str, **values: object) -> str:
-    """Return a caption or another text that `exhibits.toml` has for an exhibit; `values` stand in it."""
+    """Return a caption or another text of an exhibit from `exhibits.toml`; `values` fill it in."""
     text: str = _texts()[key]["texts"][name].format(**values)
     return text
 
 
 def notes(key: str, table: str, **values: object) -> list[str]:
-    """Return the remarks below a table that `exhibits.toml` has for an exhibit; `values` stand in them."""
+    """Return the remarks below a table of an exhibit from `exhibits.toml`; `values` fill them in."""
     return [note.format(**values) for note in _texts()[key]["notes"][table]]
 
 
 @cache
 def all_exhibits() -> tuple[Exhibit, ...]:
-    """Return all exhibits in the order of the report: of the paper in its order, studies, and supporting material."""
+    """Return all exhibits in the order of `exhibits.toml`."""
     return tuple(
         import_module(f"reproduce.exhibits.{key}").EXHIBIT for key, texts in _texts().items() if "title" in texts
     )
@@ -144,8 +144,8 @@ def section(exhibit: Exhibit, frames: Frames) -> Section:
     planned_sets = run_sets(frames, exhibit.key) if exhibit.each else []
     each = exhibit.each or (lambda _: ())
     made = [[_at_scale(item, run_set.scale) for item in each(run_set)] for run_set in planned_sets if run_set.begun]
-    # A run set whose first run has ended, and which compares nothing yet, must not hide a run set that does, and its
-    # picture would be a dot.
+    # A run set that compares nothing yet comes last, so that it does not hide one that does, and without its figures,
+    # which would show single dots.
     made.sort(key=_compares_nothing)
     for of_run_set in made:
         dots = _compares_nothing(of_run_set) and not _compares_nothing(made[0])

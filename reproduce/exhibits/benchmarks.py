@@ -118,7 +118,7 @@ def _digits(value: float) -> str:
 
 
 def _side_by_side(benchmark: Benchmark, series: DataFrame) -> Table:
-    """Return a row for each contestant, including failed ones, and a column for each quantity, costs first."""
+    """Return a table with a row for each contestant, also failed ones, and a column for each quantity, costs first."""
     medians = series.groupby(["group", "contestant", "quantity"])["value"].median()
     named = str(benchmark.setting.get("contestants", "")).split("; ")
     names = named if any(named) else series["contestant"].unique()

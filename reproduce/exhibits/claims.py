@@ -1,8 +1,9 @@
 """Judge claims: sentences of papers as data, the runs that test each, and the resulting verdict.
 
-`reproduce/published/claims.json` contains a predicate and tests for every sentence. A test names a scale, a plan, a
-measure and the cells of the plan that are compared. Tests at the paper's size come first. The verdict is only ever
-computed, and without runs it is "unknown". Smaller scales and models show only whether the claim holds there.
+`reproduce/published/claims.json` contains a predicate and tests for every sentence. A test names a scale and either a
+benchmark, or a plan, a measure and the cells of the plan that are compared. Tests at the paper's size come first. The
+verdict is always computed, and without runs it is "unknown". Runs of smaller scales show only whether the claim holds
+there, and modelled values leave it open.
 """
 
 import math

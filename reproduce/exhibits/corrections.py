@@ -45,10 +45,10 @@ class Gaps(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The best learning rate in a place, times the recipe's.
+    """The best learning rate in a place.
 
     Attributes:
-        rate: The rate.
+        rate: The rate, as a multiple of the recipe's.
         incomplete: Whether planned rates have not been run yet.
         reached: Accuracy with the seed that chose it.
         lead: Points above the next best rate.

@@ -1,4 +1,4 @@
-"""Beyond the paper: compare guesses to train a network if only their product with the gradient is known."""
+"""Beyond the paper: compare guesses of the gradient, for training from the product of guess and gradient only."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

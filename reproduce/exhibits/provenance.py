@@ -95,7 +95,7 @@ def _replaced(frames: Frames) -> Table:
     def commits(run: Run[Any]) -> str:
         return ", ".join(str(version.get("commit"))[:10] for version in run.codes)
 
-    # A result whose repetition was removed again is beside none.
+    # The second is None if the repetition was removed again.
     pairs = [(run, frames.by_name.get(run.cell.name)) for run in frames.results.replaced]
 
     return table(
