@@ -7,8 +7,8 @@ goals, which are ignored.
 
     <root>/benchmarks/<name>.json
 
-A script in benchmarks/ writes a benchmark, and `reproduce.exhibits.benchmarks` shows it. Both use only this module, so
-a new benchmark needs nothing except its script.
+A script in benchmarks/ writes a benchmark, and `reproduce.exhibits.benchmarks` shows every one in the same form, so a
+new benchmark needs nothing except its script.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class Series:
     """Values of one contestant, one per round.
 
     Attributes:
-        group: What the compared ones have in common with it, such as the network. Ratios are taken within a group.
+        group: Property that compared contestants share, such as the network. Ratios are taken within a group.
         name: Name of the contestant.
         quantity: Measured quantity, such as "throughput".
         unit: Unit, such as "images/s".
@@ -127,7 +127,7 @@ class Benchmark:
         findings: Sentences of its script for the report's summary.
 
     Raises:
-        ValueError: A comparison is of contestants that were not measured in the same rounds, or a name repeats.
+        ValueError: The name cannot be that of a file, a series repeats, or a comparison has no ratio in some round.
 
     """
 
@@ -255,7 +255,7 @@ def _benchmark(name: str, values: Mapping[str, Any]) -> Benchmark:
 
 
 def _timeline(timeline: Timeline) -> dict[str, Any]:
-    """Return a timeline with one line per event: device, kind, stage, number, begin and end in microseconds."""
+    """Return a timeline with one line per event: device, kind, stage, number, begin and end in seconds."""
     events = [f"{e.device} {' '.join(map(str, e.name))} {e.begin:.6f} {e.end:.6f}" for e in timeline.events]
     return {"devices": timeline.devices, "events": events}
 

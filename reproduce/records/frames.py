@@ -9,8 +9,8 @@ with every setting, and gets a row for each, including further seeds and cells t
     parts   cell x stage x kind x of -> value; columns PARTS (bytes by purpose, seconds, FLOPs)
     series  benchmark x group x contestant x quantity x at x round -> value; columns SERIES
 
-`Frames.run_sets` returns the runs of planned cells, separated by scale, arithmetic, training data set and text, so that
-only comparable runs share a run_set.
+`Frames.run_sets` yields the runs of planned cells of a scale, separated by arithmetic, training data set and text, so
+that only comparable runs share a `RunSet`.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ from reproduce.records.run import Run, State, Status, hardware
 from reproduce.records.storage import check_own, explain_full_disk
 from reproduce.text import conjunction, count
 
-#: Columns of `runs` for cells that train. Other cells have a subset.
+#: Columns of `runs`. Those that do not apply to the kind of a cell are empty.
 RUNS = (
     *("cell", "kind", "scale", "network", "k"),
     *dict.fromkeys(name for kind in KINDS.values() for name in settings_of(kind) if name != "accumulation"),  # it is k
@@ -74,7 +74,7 @@ SPREAD = ("test_accuracy", "best_test_accuracy", "final_accuracy", "final_loss",
 
 
 def settings_key(cell: Cell) -> str:
-    """Return the configuration without seed and without the settings that fit a machine (loader, precision)."""
+    """Return the configuration without the seed and the settings that depend on a machine (loader, precision)."""
     return cell.text_without("seed", "loader", "precision")
 
 
@@ -190,7 +190,7 @@ class Frames:
     def run_sets(self, scale: str, cells: Sequence[Cell]) -> Iterator["RunSet"]:
         """Yield the runs of these cells of one scale, by data set, arithmetic and text. Cells may be unstarted.
 
-        If no cell trains, a data set only determines the shape of images, and all cells share one run_set.
+        If no cell trains, a data set only determines the shape of images, and all data sets share a run set.
         """
         trains = any(isinstance(cell, TrainedCell) for cell in cells)
         datasets = [getattr(cell, "dataset", "") if trains else "" for cell in cells]
@@ -295,9 +295,6 @@ class RunSet:
             width: Whether to give the width if the network is not named.
             length: Whether to give the number of epochs.
             rate: Whether to give the learning rate.
-
-        Returns:
-            The description.
 
         """
         cell = self.example
@@ -454,7 +451,10 @@ def machine_of(run: Run[Cell]) -> str:
 
 
 def count_averaged_epochs(cell: TrainedCell) -> int:
-    """Return the number of last epochs that are averaged: 10 as in the paper's Figure 4, or all after the last drop."""
+    """Return the number of last epochs that are averaged: those after the last drop of the rate, at most `AVERAGED`.
+
+    Without drops it is 1.
+    """
     return min(AVERAGED, cell.epochs - max(cell.drops)) if cell.drops else 1
 
 

@@ -39,7 +39,7 @@ def comparisons(run_set: RunSet, *, single: bool = False) -> DataFrame:
     """Return what the probes of a run set recorded.
 
     Args:
-        run_set: RunSet of a plan.
+        run_set: Runs with probes.
         single: Whether to return single micro-batches instead of means.
 
     Returns:
@@ -78,9 +78,6 @@ def in_parts(lines: DataFrame, epochs: int, most: int) -> DataFrame:
         lines: Result of `comparisons`, with single micro-batches if they are recorded.
         epochs: Number of epochs of the training.
         most: Maximum number of parts of a study.
-
-    Returns:
-        The profiles.
 
     """
     single = lines.groupby("study")["weight"].max() == 1

@@ -1,9 +1,9 @@
 """Record what produced a result: the environment and the code.
 
 A commit hash is not enough if the tree was not clean, so the difference to the commit is kept as a patch. It covers the
-packages and the two files that name their dependencies, and nothing else in the checkout. Records are not code: a new
-record does not change the code of the next run. Except for text that someone wrote into the sources, nothing here names
-a person, a host or a folder, because records are made to be published.
+packages, the benchmarks and the two files that name the dependencies, and nothing else in the checkout. Records are not
+code: a new record does not change the code of the next run. Except for text that someone wrote into the sources,
+nothing here names a person, a host or a folder, because records are made to be published.
 """
 
 import importlib.metadata
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "ffcv", "numba")
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("petra_core", "reproduce", "benchmarks")
-CODE = (*SOURCES, "pyproject.toml", "constraints.txt")  # files that a result depends on; a patch contains no others
+#: Files and folders that a result depends on. A patch contains no others.
+CODE = ("petra_core", "reproduce", "benchmarks", "pyproject.toml", "constraints.txt")
 LARGEST_PATCH = 4 << 20  # bytes
 #: Options that make a patch independent of the user's settings and bitwise restore the files that ran.
 DIFF = (

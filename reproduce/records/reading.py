@@ -61,12 +61,6 @@ def check_file(file: Path) -> os.stat_result:
 def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text in UTF-8.
 
-    Args:
-        text: The JSON text.
-
-    Returns:
-        The value.
-
     Raises:
         ValueError: It is not JSON, is nested too deeply, is too large, or has an invalid number or text.
 
@@ -105,7 +99,7 @@ def _check_plain(value: Any, depth: int) -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text with escapes for what cannot be printed or encoded, as names of files may contain it."""
+    """Escape the characters that cannot be printed or encoded, which names of files may contain."""
     return UNPRINTABLE.sub(lambda character: ascii(character[0])[1:-1], text)
 
 
@@ -133,8 +127,8 @@ def convert(kind: Any, value: Any, name: str) -> Any:
     """Return a JSON value as a value of a type.
 
     Args:
-        kind: A dataclass, a tuple, a mapping with names, a union, or a plain type. Other names of a mapping than the
-            fields of a dataclass are ignored.
+        kind: A dataclass, a tuple, a mapping with names, a union, or a plain type. Names that are not fields of a
+            dataclass are ignored.
         value: The value. It may already be of the type.
         name: Its name, for errors.
 
@@ -222,15 +216,12 @@ def object_of(shape: Mapping[str, Check], others: Callable[[Any], bool] = lambda
 
 
 def problem(values: Mapping[str, Any], shape: Mapping[str, Check], needed: Mapping[str, Check] | None = None) -> str:
-    """Return what is wrong with an object, or an empty string.
+    """State what is wrong with an object; return an empty string if nothing is.
 
     Args:
         values: The object.
         shape: Checks by name, for names that may be missing.
         needed: Checks by name, for names that must be present.
-
-    Returns:
-        The problem in words.
 
     """
     lacking = [name for name in needed or {} if name not in values]

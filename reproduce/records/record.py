@@ -8,9 +8,10 @@ finished run from half of one, nor does it contain what produced the run. Here a
         environment.json   versions, device, threads, determinism flags: one entry for every environment it ran in
         code.json          the commit, and diff-<n>.patch if the tree was not clean: one entry for every version
         metrics.jsonl      one line for each epoch
-        result.json        written last, atomically: a valid one means done
-        checkpoint.pt      only while there is no result; of several processes `checkpoint/`
+        result.json        the result or the failure; written last, atomically
+        checkpoint.pt      until the cell is done; of several processes `checkpoint/`
         record.lock        held by the process that works on the cell
+        record.lease       names that process for other machines
 
 A finished record is then appended to its volume (`reproduce.records.volumes`), and the folder is removed. A kill
 between the two leaves both: readers see one record, and the next run of the cell removes the folder. A record that ran
@@ -114,7 +115,7 @@ class Record:
 
         Raises:
             LockedError: Another process holds it.
-            StorageFullError: There was no room for the lock.
+            StorageError: The lock cannot be written.
 
         """
         with ExitStack() as stack:
@@ -169,9 +170,6 @@ class Record:
         Args:
             known: Finished runs that the caller has. If the volume contains a part of one of them, its append was
                 interrupted and will be repeated.
-
-        Returns:
-            The run.
 
         Raises:
             RecordError: A file is damaged, or of another version or cell; or folder and volume have different results.
@@ -320,6 +318,7 @@ class Record:
             LockedError: Another process held the volumes for too long.
             LockLostError: Another process took over the record or the volumes.
             StorageFullError: There was no room.
+            RecordError: The record or its volume cannot be read.
 
         """
         self.check_held()

@@ -133,7 +133,7 @@ def read(root: Path, expected: Iterable[Cell] = ()) -> Results:
 
 @cache
 def meaning(cell: Cell) -> str:
-    """Return the configuration without the settings that fit the machine."""
+    """Return the configuration without the settings that depend on the machine."""
     return cell.text_without("loader", "precision")
 
 

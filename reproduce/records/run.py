@@ -59,7 +59,7 @@ class RecordError(Exception):
 
 
 def unreadable(path: Path, error: OSError, record: str = "") -> RecordError:
-    """Return the error that the system cannot read a file or folder; what is in it may be whole."""
+    """Return the error that the system cannot read a file or folder, whose content may be intact."""
     closed = error.errno in (errno.EACCES, errno.EPERM)
     fix = "Let this user read it (docs/running.md, several users)" if closed else "Check the disk or the file server"
     return RecordError(path, f"cannot be read: {error.strerror}", fix, record)
@@ -109,7 +109,7 @@ class Run(Generic[CellT]):
 
     Attributes:
         cell: The configuration.
-        state: The status, how far it is, and the result.
+        state: The status, the progress and the result.
         metrics: The finished epochs, in order.
         environments: Machines and versions that the cell ran on, in order.
         codes: Versions of the code, in order; `diff` names one of `patches`.

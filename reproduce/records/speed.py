@@ -1,9 +1,9 @@
 """Predict the duration of a cell from recorded times of comparable cells.
 
-Times of another machine or another network are not comparable. So only cells count that agree in everything that the
-work of an epoch depends on (`FREE` lists what may differ). They must have run completely on this kind of device, with
-as many processes, threads and, on a GPU, workers; and trained cells must agree in CUDA graphs and compilation. Without
-such cells, the time is unknown.
+Times of another machine or another network are not comparable. So only cells count that agree in every setting that the
+time of an epoch depends on (`FREE` lists those that may differ). They must have run completely on this kind of device,
+with the same number of processes, threads and, on a GPU, workers. Trained cells must also agree in CUDA graphs and
+compilation. Without such cells, the time is unknown.
 """
 
 import statistics
@@ -93,7 +93,7 @@ def _seconds(run: Run[Cell]) -> list[float]:
 
 
 def _work(cell: Cell, where: Device) -> Work:
-    """Return what the time of an epoch depends on. Cells without epochs are measured once over k micro-batches."""
+    """Return the device and the settings that the time of an epoch depends on, or that of a cell without epochs."""
     if not isinstance(cell, TrainedCell):  # measurements do not record or compile steps
         where = where._replace(cuda_graphs=0, compiled=False)
     return where, cell.text_without(*(name for name in FREE if cell.epochs_expected or name != "accumulation"))

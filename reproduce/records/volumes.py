@@ -291,12 +291,12 @@ def check(cell: Cell, root: Path, known: Iterable[Run[Cell]] = ()) -> None:
 
 
 def publish(run: Run[Cell], root: Path) -> RecordError | None:
-    """Append a finished run to its volume unless the volume contains an equal result.
+    """Append a finished run to its volume unless the volume contains a result of its cell.
 
     A process that is killed at any point leaves the volume readable, and the next call completes what is missing.
 
     Returns:
-        None if the volume contains the result now, else the conflict with the result that it contains.
+        None if the volume contains this result now, else the conflict with the other result that it contains.
 
     Raises:
         LockedError: Another process holds the volumes for too long.
