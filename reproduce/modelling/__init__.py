@@ -1,1 +1,1 @@
-"""Model what is not run: times, bytes and partitions, as values without texts."""
+"""Model speed and memory of what is not run: times, bytes and partitions, as values without texts."""

@@ -1,7 +1,7 @@
-"""Compute the rules by which Table 3 (arXiv 2406.02052) adds up memory, for any network, beside what the engine held.
+"""Compute memory by the rules of Table 3 (arXiv 2406.02052) for any network, next to the bytes that the engine held.
 
-The published numbers are not measured; they are a sum over stages. With J stages, stage j (0-based) of staleness s (2(J
-- 1 - j) in lockstep, as published), float32 and 1 GB = 1e9 bytes, a stage holds
+The published numbers are not measured; they are a sum over stages. With J stages, a staleness s of stage j, counted
+from 0 (2(J - 1 - j) in lockstep, as published), float32 and 1 GB = 1e9 bytes, a stage holds
 
     itself               parameters + BatchNorm statistics + one input
     its input buffer     s inputs                       if inputs are buffered; always for non-reversible stages
@@ -75,9 +75,6 @@ def stage_sizes(stages: "Sequence[Stage]", images: "Tensor") -> tuple[StageSize,
         stages: Stages of the network.
         images: One micro-batch on the device of the stages, [batch, channels, height, width].
 
-    Returns:
-        The size of each stage.
-
     """
     from torch import nn
     from torch.overrides import TorchFunctionMode
@@ -117,9 +114,6 @@ def memory(sizes: Sequence[StageSize], method: Method, rule: BufferRule, accumul
         rule: Rule for counting inputs.
         accumulation: Accumulation k.
 
-    Returns:
-        The number of bytes.
-
     """
     staleness = lockstep(len(sizes))
     return sum(_stage_memory(size, method, rule, accumulation, s) for size, s in zip(sizes, staleness, strict=True))
@@ -154,7 +148,7 @@ def _stage_memory(size: StageSize, method: Method, rule: BufferRule, accumulatio
     return held
 
 
-# --- next to what the engine held
+# --- next to the bytes that the engine held
 
 
 def by_kind(frames: Frames, runs: DataFrame) -> DataFrame:
@@ -167,7 +161,7 @@ def held(run_set: RunSet, unit: float) -> DataFrame:
     """Return the runs, methods in the paper's order, with the memory of all stages together; NaN if not measured.
 
     Args:
-        run_set: RunSet of Table 3's plan.
+        run_set: Runs of Table 3's plan.
         unit: Unit of the amounts, in bytes.
 
     Returns:

@@ -21,7 +21,7 @@ from reproduce.grids.plans.table1 import FIRST_INNER
 from reproduce.published import Row
 from reproduce.records.run import Run
 
-#: Names of the engine's methods in the published file, which lacks one of them.
+#: Names of the engine's methods in the published file, which lacks the others.
 PUBLISHED_NAMES = {
     methods.BACKPROPAGATION: "backpropagation",
     methods.REVERSIBLE_BACKPROPAGATION: "reversible_backpropagation",
@@ -101,9 +101,6 @@ class Measured:
             name: Name of the value.
             stage: Index of the stage.
 
-        Returns:
-            The value of the formula.
-
         Raises:
             KeyError: The paper's table does not contain the method, or has no formula for the value.
 
@@ -161,7 +158,7 @@ def evaluate(formula: str, values: Mapping[str, float]) -> float:
     A formula written as code would compare a measurement with the copy, not with the publication.
 
     Args:
-        formula: Text of the package's table; "3J" and "2(J-j)" are products.
+        formula: Text in the published table; "3J" and "2(J-j)" are products.
         values: Values of its names, such as {"J": 10, "j": 1, "k": 4}.
 
     """

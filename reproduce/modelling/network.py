@@ -1,9 +1,9 @@
 """Describe networks whose stages were timed: costs, bytes and partitions, from which speed and memory are modelled.
 
-No table of costs is right for the next machine. So every stage is timed for some seconds on the spot, as the engine
-would run it (`reproduce.measures.stage_costs`), and its bytes are predicted from shapes
-(`petra_core.prediction.memory`). The partition does not change any result, so only speed and memory depend on the
-accuracy of the times. All devices are assumed to equal the timed one.
+Costs differ from machine to machine. So every stage is timed on the machine for some seconds, as the engine would run
+it (`reproduce.measures.stage_costs`), and its bytes are predicted from shapes (`petra_core.prediction.memory`). The
+partition does not change any result, so only speed and memory depend on the accuracy of the times. All devices are
+assumed to equal the timed one.
 
 Importing this module does not import torch, so that `--help` and the plan of a grid stay fast. The modules that measure
 times and predict bytes are imported when they are called. Times are in seconds, sizes in bytes.
@@ -229,7 +229,7 @@ def _footprints(cell: MemoryCell, device: str) -> tuple[Footprint, ...]:
         images, labels = micro_batch(cell, catalogue.by_name(cell.dataset).num_classes)
     method, where = methods.by_name(cell.method), torch.device(device)
     per_stage = memory.footprints(networks.build_outline(cell), method, images, labels, device=where)
-    # Momentum takes one buffer for each trainable weight. To ask the optimizer would take two fifths of the time.
+    # Momentum takes one buffer for each trainable weight. Making the optimizers would take two fifths of the time.
     return tuple(replace(footprint, optimizer=footprint.trainable) for footprint in per_stage)
 
 

@@ -2,9 +2,9 @@
 
 Memory depends on the schedule as much as speed does: GPipe and 1F1B keep the same graphs, but GPipe for all
 micro-batches of a batch, and 1F1B for those in flight. Instead of a formula for each method, this module therefore
-follows the bytes through the events of any schedule:
+follows the bytes through the events of any schedule, forwards F, backwards B and updates U:
 
-    kept inputs and graphs   from the begin of F to the end of B, or to the end of W if there is one
+    kept inputs and graphs   from the begin of F to the end of B
     a reconstructed graph    while B runs
     messages                 from the end of their sender's action to the begin of the F, or the end of the B, that
                              uses them

@@ -23,7 +23,7 @@ from reproduce.modelling.peak_memory import find_peaks
 from reproduce.modelling.simulation import INSTANT, Link, Schedule, make_schedule, merge_costs, simulate
 from reproduce.modelling.synchronous_schedules import gpipe, one_f_one_b
 
-DEVICES = 10  # of the paper's speed-ups
+DEVICES = 10  # as in the paper's speed-up of RevNet-18
 
 
 class Sharing(enum.Enum):
@@ -83,7 +83,7 @@ class Outcome(NamedTuple):
         seconds: Seconds per micro-batch in steady state, or in a batch of a synchronous pipeline.
         peak: Bytes of the device that holds most.
         total: Sum over the devices of the bytes that each holds at its peak.
-        staleness: Micro-batches between forward and backward at stage 0 that see another version of the weights.
+        staleness: Staleness of stage 0, in micro-batches; 0 for a synchronous pipeline.
 
     """
 
@@ -184,8 +184,8 @@ class Arrangement(NamedTuple):
 def arrange(network: TimedNetwork) -> list[Arrangement]:
     """Return one stage per device, then ways to use `DEVICES` devices; in lockstep unless the name says otherwise.
 
-    Stages of unequal cost limited the paper's speed-up to 3.0 on 10 devices. Two remedies are the best partition, and
-    merging the stages of a device.
+    The paper reports a speed-up of 3.0 on 10 devices; unequal costs of the stages limit the modelled one. Two remedies
+    are the best partition, and merging the stages of a device.
     """
     network = network.under(methods.PETRA, 1)
     single = (1,) * len(network.costs)

@@ -1,4 +1,4 @@
-"""Schedules of synchronous pipelines, for `reproduce.modelling.simulation`.
+"""Make schedules of synchronous pipelines, for `reproduce.modelling.simulation`.
 
 Synchronous pipelines empty at every update: n micro-batches make one batch and one update. The methods of the engine
 are compared with these:

@@ -25,9 +25,6 @@ def choose_sizes(cell: TrainedCell, stages: int) -> tuple[int, ...]:
         cell: Cell of the network. For every method, costs are forward and backward by plain autograd.
         stages: Number of stages.
 
-    Returns:
-        The number of blocks of each stage.
-
     Raises:
         CellError: The network has fewer blocks.
 
