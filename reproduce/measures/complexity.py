@@ -7,7 +7,7 @@ measured quantities are:
     activations   bytes of inputs and graphs that a stage holds between two steps. Methods that process one micro-batch
                   at a time hold nothing then and are measured while the head works. Neither moment has transient
                   buffers.
-    parameters    stashed copies, the maximum over these moments
+    parameters    bytes of the current weights and of stashed copies, the maximum over these moments
     messages      upwards: bytes that a stage has received when the head works for the first time.
                   downwards: bytes of messages waiting between two steps, divided by their number, which follows from
                   the staleness; with one micro-batch at a time, the maximum that a stage has received.
@@ -42,7 +42,7 @@ from reproduce.records.record import Record
 
 CLASSES = 10
 COUNTED = ("parameters", "inputs", "graph", "stashed_weights")  # kinds of bytes of a row
-TIMED_TURNS = 20  # minimum number
+TIMED_TURNS = 20  # minimum number of turns that are timed
 
 
 def measure(cell: Cell, _record: Record, context: Context) -> dict[str, Any]:

@@ -53,8 +53,8 @@ class Context:
     Attributes:
         device: Device to compute on.
         options: Options of the run.
-        should_stop: Function that is called between micro-batches, by several processes at every 16th. If it returns
-            true, training is saved and `Stopped` is raised.
+        should_stop: Function that is called between micro-batches. Several processes obey it only at every 16th. If it
+            returns true, training is saved and `Stopped` is raised.
         observer: Receiver of progress reports.
         model_file: File for the trained model's state dict, if it is wanted.
         group: Processes that train the cell together.

@@ -111,7 +111,7 @@ class Witness:
         return {"source": "CUDA allocator", "held": held, "peak": highest, "workspaces": taken}
 
     def _read(self) -> tuple[int | None, int | None]:
-        """Return the bytes of now and the maximum so far."""
+        """Return the current bytes and the maximum so far."""
         if self._device.type == "cuda":
             return torch.cuda.memory_allocated(self._device), torch.cuda.max_memory_allocated(self._device)
         return _kilobytes("self/status", "VmRSS"), _kilobytes("self/status", "VmHWM")

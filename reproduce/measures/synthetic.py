@@ -1,6 +1,6 @@
-"""Build a network with random inputs to measure it on. Bytes, FLOPs and seconds only depend on shapes.
+"""Build a network and random inputs to measure it on.
 
-So these measurements need no data set.
+Bytes, FLOPs and seconds only depend on shapes, so these measurements need no data set.
 """
 
 import contextlib

@@ -88,7 +88,7 @@ def train(cell: Cell, record: Record, context: Context, probe: Probe[Any] | None
     Returns:
         Values of the result: the accuracy after the last epoch; the best accuracy after the last drop of the learning
         rate, as the paper reports it, and its epoch; the total times; the numbers of parameters and micro-batches; and
-        for each stage the peak bytes of every kind.
+        for each stage the peak bytes of every kind and, for a pipeline, the staleness, set and observed.
 
     """
     assert isinstance(cell, TrainedCell)
@@ -277,7 +277,7 @@ class Trainer:
         self._seconds = before + time.perf_counter() - started
 
     def _entering_later(self) -> list[int]:
-        """Return, for each stage, how many micro-batches later one enters when the stage does its part of a step."""
+        """Return, for each stage, by how much the micro-batch that enters is ahead of the one that it processes."""
         if not isinstance(self.pipeline, Pipeline):
             return []
         meanwhile = forward_lags(self.pipeline.staleness)
@@ -448,7 +448,10 @@ class Trainer:
         return [{key: max(old[key], new[key]) for key in new} for old, new in zip(self._peaks, now, strict=True)]
 
     def observe_staleness(self) -> list[int]:
-        """Of every stage, the most micro-batches that entered between a forward and its backward; empty without any."""
+        """Return, for each stage, the most micro-batches that entered between a forward and its backward.
+
+        The list is empty for forward gradients.
+        """
         if not isinstance(self.pipeline, Pipeline):
             return []
         now = self._context.group.gather_rows(list(self.pipeline.observed_staleness))
@@ -542,7 +545,7 @@ class Trainer:
             self._loss_sum = float(state["loss_sum"][self._replicas.index])
             self._losses = int(state["losses"][self._replicas.index])
             self._seconds, self._peaks = float(state["seconds"]), list(state["peaks"])
-            self._observed = list(state.get("observed", ()))  # none of before staleness was observed
+            self._observed = list(state.get("observed", ()))  # checkpoints of older versions have none
         self._keep_metrics(state["epoch"])
 
     def _keep_metrics(self, count: int) -> None:
@@ -559,7 +562,7 @@ def optimizer(cell: TrainedCell) -> OptimizerFactory:
 
 
 def correction_value(cell: TrainedCell, batches: int) -> float:
-    """Return the constant of the cell's correction. A cell counts that of `rate` in epochs, the engine in updates.
+    """Return the constant of the cell's correction. That of `rate` is in epochs in a cell, and in updates here.
 
     Args:
         cell: The cell.
