@@ -52,12 +52,12 @@ def execute(record: Record, context: Context) -> State:
     Raises:
         LockedError: If another process is running the cell.
         LockLostError: If another machine took the cell over, because this process sent no heartbeat for too long.
-        RecordError: If the folder contains files that cannot be parsed.
+        RecordError: If the record cannot be read, or was made by another version of a user's network.
         CheckpointError: If the checkpoint is damaged or of another version.
         DataError: If the data set is damaged or not prepared.
         StorageFullError: If the disk is full. Files that were completed are intact.
         Stopped: If a stop was requested. The same call resumes the cell.
-        UnsupportedError: If the cell needs another device.
+        UnsupportedError: If the cell cannot run on this device, with these options or with these processes.
 
     """
     tf32 = _wants_tf32(record.cell, context.device)

@@ -1,7 +1,7 @@
 """Define the messages that a worker process sends to the parent that shows the progress of a grid.
 
 Progress                    while a cell runs
-Notice, Waiting             what a user may want to know; the cell continues or is tried again
+Notice, Waiting             texts for the user; the cell continues or is tried again
 Finished, Problem           the end of a cell
 DiskFull, DeviceLost        the end of a cell and of its worker
 """
@@ -49,10 +49,10 @@ class Finished(Message):
 
 @dataclass(frozen=True)
 class WithText(Message):
-    """Base of the messages that users read.
+    """Base of the messages with a text for the user.
 
     Attributes:
-        text: What they read.
+        text: The text.
 
     """
 
@@ -60,7 +60,7 @@ class WithText(Message):
 
 
 class Notice(WithText):
-    """Something that does not end the cell."""
+    """An event that does not end the cell."""
 
 
 class Waiting(WithText):

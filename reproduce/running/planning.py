@@ -1,9 +1,9 @@
 """Plan a run: list the cells that are done, running or left, and estimate the remaining time.
 
-The grid of the paper has hundreds of cells. The plan groups cells that differ only in method, k and seed, and lists
-each group under the first table or figure that needs it. Times are sums of recorded times (`reproduce.records.speed`).
-The time of a cell is unknown if nothing comparable was recorded. A sum with unknown times is given as "at least" the
-known part.
+The grid of the paper has hundreds of cells. The plan groups cells of the same kind, data set, network and width, and
+lists each group under the first table or figure that needs it. Times are sums of recorded times
+(`reproduce.records.speed`). The time of a cell is unknown if nothing comparable was recorded. A sum with unknown times
+is given as "at least" the known part.
 """
 
 from collections import Counter

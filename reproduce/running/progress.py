@@ -35,7 +35,7 @@ class _Bar:
 
 
 class TrainingBar(_Bar, Observer):
-    """Progress of one cell's training. Without a terminal, one line is printed per epoch.
+    """Progress of one cell's training: a line for each epoch and, on a terminal, a bar.
 
     The bar shows the epoch, loss, accuracy, images per second and the remaining time.
 

@@ -53,7 +53,7 @@ class GridOutcome:
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0 if every cell has a result, 128 + signal if the run was stopped, otherwise 1."""
+        """Exit code: 0 if the grid is complete, 128 + signal if the run was stopped, otherwise 1."""
         if self.complete:
             return 0
         return 128 + self.signal if self.signal else 1
