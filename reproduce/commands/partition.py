@@ -44,6 +44,7 @@ class PartitionOptions(TrainOptions):
         memory_limit: Predicted memory limit of each process, such as 8GB.
         bandwidth: Bandwidth between two processes, such as 10Gbit/s.
         latency: Latency of a message, such as 50us.
+        device: Device to time the stages on, such as cuda:0.
         repetitions: Timed repetitions of each stage, after some warm-up.
 
     """

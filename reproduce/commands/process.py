@@ -89,7 +89,7 @@ def train_here(cell: TrainedCell, options: TrainOptions) -> None:
 
 
 def _describe_processes(group: Group, threads: int) -> str:
-    """Describe the numbers of processes and threads, and add the group's notice."""
+    """State the numbers of processes and threads, with the group's notice."""
     each = count(threads, "thread")
     many = f"{group.size} processes with {each} each" if group.size > 1 else each
     return "; ".join(filter(None, [many, group.notice]))

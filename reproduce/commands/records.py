@@ -67,10 +67,10 @@ def check(root: Path) -> None:
 def merge(sources: Sequence[Path], root: Path, replace: bool, dry_run: bool, verbose: bool) -> None:
     """Merge the records of other machines, in the folders SOURCE, into one folder.
 
-    A SOURCE may be an archive of `benchmarks.quarter_hour`. Finished records are merged, and replace
-    unfinished ones. Records of benchmarks are merged too. Two different finished results of one cell are a conflict:
-    both stay where they are, unless --replace is given. After a kill, the same command continues. Exit code 1:
-    something could not be merged.
+    A SOURCE may be an archive of `benchmarks.quarter_hour`. Finished records are merged, and replace unfinished ones.
+    Records of benchmarks are merged too. Two different finished results of one cell are a conflict: both stay where
+    they are, unless --replace is given. After a kill, the same command continues. Exit code 1: something could not be
+    merged.
     """
     decisions: Counter[Decision] = Counter()
     planned: dict[Path, Any] | None = {} if dry_run else None

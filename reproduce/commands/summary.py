@@ -22,8 +22,8 @@ RECIPE = [name for name in settings_of(TrainingCell) if name not in IN_TABLE]
 def table(states: Mapping[Cell, State]) -> str:
     """Return the mean test accuracies in percent after the last epoch: one table per recipe, networks and methods by k.
 
-    An entry with missing runs shows their number, as in `95.3 (1 of 2)`, or the state of a run if none is done.
-    Measured cells are counted, as are those of forward gradients, which differ in more than method and k.
+    An entry with missing runs shows how many are done, as in `95.3 (1 of 2)`, or the states of the runs if none is.
+    Measured cells are only counted, as are those of forward gradients, which differ in more than method and k.
     """
     trained: dict[TrainingCell, State] = {}
     for cell, state in states.items():

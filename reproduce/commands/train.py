@@ -143,14 +143,11 @@ def _width(model: str) -> int:
 def _sizes(values: dict[str, Any], stages: tuple[int, ...]) -> tuple[int, ...]:
     """Return the number of blocks of each stage from the value of `--stages`.
 
-    A single number is a number of stages. It is cut by predicted costs, and the cut is printed.
+    A single number is a number of stages. Their sizes follow from predicted costs and are printed.
 
     Args:
         values: Other settings of the cell.
         stages: Value of the option.
-
-    Returns:
-        The number of blocks of each stage.
 
     Raises:
         CellError: There are more stages than blocks.
