@@ -1,8 +1,8 @@
 """Make the first screen: the answers, each with a picture of one network at one setting, and with its numbers.
 
-The pictures show RevNet-18 at the width of the scale `small`, the only network with runs of several lengths, measured
-bytes and timed stages. Every title, table and sentence is computed from the records, the published values and the model
-of the trade-off, so it changes with them.
+The pictures show RevNet-18 at the width of the scale `small`, the only network with runs of several lengths and timed
+stages. Every title, table and sentence is computed from the records, the published values and the model of the
+trade-off, so it changes with them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -220,7 +220,7 @@ def _entry(gap: Difference | None) -> Entry:
     if gap is None or gap.estimate is None:
         return missing("" if gap is None else NOT_RUN)
     known = gap.estimate
-    runs = f" ({' + '.join(map(str, known.counts))})" * (known.half_width is not None)
+    runs = f" ({known.n})" * (known.half_width is not None)
     return replace(tables.difference_entries(gap, 1)[0], text=f"{format_difference(gap)}{runs}")
 
 
