@@ -245,7 +245,7 @@ class Worker:
 
         """
         refuse_foreign_gradients(self.index, self._named)
-        if not self.gradients:
+        if not self.gradients or not all(parameter.requires_grad for parameter in self.parameters):
             for part in self.parts:
                 part.structure.check()
         message = self._take(self.from_above, micro_batch, account=False)

@@ -75,11 +75,12 @@ def refused(
     *,
     change: Callable[[nn.Module], object] = lambda function: None,
     steps: int = 0,
+    **settings: Any,
 ) -> None:
     """Train a network, whose stage 1 changes after some steps. All of these methods must raise the same error."""
     found = []
     for method in which:
-        p = made(make(), method)
+        p = made(make(), method, **settings)
         step(p, steps)
         change(p.stages[1].function)
         try:
