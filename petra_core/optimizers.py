@@ -132,17 +132,23 @@ def set_rate(optimizer: "torch.optim.Optimizer", learning_rate: float, ratios: S
         ratios: Factor of the rate for each parameter group; None for 1.
 
     Raises:
-        ValueError: If a ratio is infinite.
+        ValueError: If a ratio is infinite, or the optimizer has another number of groups.
 
     """
     from torch import Tensor
 
-    if ratios and not all(map(math.isfinite, ratios)):
+    ratios = ratios or [1.0] * len(optimizer.param_groups)
+    if len(ratios) != len(optimizer.param_groups):
+        raise ValueError(
+            f"the optimizer has {len(optimizer.param_groups)} parameter groups, but was made with {len(ratios)}, so "
+            f"the ratios of the new rates to the first are unknown; make all groups in the factory"
+        )
+    if not all(map(math.isfinite, ratios)):
         raise ValueError(
             "the optimizer was made with a learning rate of 0 for its first parameter group, so the ratios of the "
             "other rates to it are unknown; make it with the rates of a full step, and lower them afterwards"
         )
-    for group, ratio in zip(optimizer.param_groups, ratios or [1.0] * len(optimizer.param_groups), strict=True):
+    for group, ratio in zip(optimizer.param_groups, ratios, strict=True):
         rate: Any = group["lr"]
         new = learning_rate * ratio
         if not isinstance(rate, Tensor):

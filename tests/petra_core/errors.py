@@ -227,6 +227,20 @@ class WithoutRate(torch.optim.SGD):
         super().__init__(params, lr=lr)
 
 
+class OwnStep(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad.sign(), alpha=group["lr"])
+
+
+def with_a_new_group() -> None:
+    p = of_three(optimizer=lambda parameters: toys.sgd(parameters[:1]))
+    p.optimizers[0].add_param_group({"params": [*p.stages[0].parameters()][1:]})
+    p.set_learning_rate(0.1)
+
+
 def post_accumulate() -> Pipeline:
     net = network()
     next(net[1].parameters()).register_post_accumulate_grad_hook(lambda parameter: None)
