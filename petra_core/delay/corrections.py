@@ -3,6 +3,7 @@
 While the pipeline fills the delay is 0, and every rule is then bitwise equal to the plain optimizer.
 """
 
+import inspect
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -61,19 +62,19 @@ class Correction(UpdateRule):
 
         Raises:
             ValueError: If the rule requires SGD with momentum, without dampening and maximize, and the optimizer
-                differs.
+                differs, or overrides its step.
 
         """
         if not self.needs_momentum:
             return
         import torch
 
-        is_sgd = isinstance(self.optimizer, torch.optim.SGD)
+        overrides = inspect.unwrap(self.optimizer.step) is not inspect.unwrap(torch.optim.SGD.step)
         groups = self.optimizer.param_groups
-        if not (is_sgd and all(group["momentum"] for group in groups)):
+        if overrides or not all(group["momentum"] for group in groups):
             raise ValueError(
-                f"the correction {self.name!r} is a rule for SGD with momentum, got {type(self.optimizer).__name__}"
-                f"{' without momentum' if is_sgd else ''}; choose 'rate', 'average' or 'compensation'"
+                f"the correction {self.name!r} needs the step of SGD with momentum, got {type(self.optimizer).__name__}"
+                f"{'' if overrides else ' without momentum'}; choose 'rate', 'average' or 'compensation'"
             )
         for setting in ("dampening", "maximize"):
             if values := [group[setting] for group in groups if group[setting]]:
