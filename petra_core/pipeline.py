@@ -552,10 +552,13 @@ class Pipeline:
         Raises:
             CheckpointError: If the state has another format, other settings or another number of stages, or does not
                 fit.
-            RuntimeError: In torch.inference_mode() or torch.nn.utils.parametrize.cached().
+            RuntimeError: In torch.inference_mode() or torch.nn.utils.parametrize.cached(), or over several processes if
+                an exception interrupted an earlier step.
 
         """
         check_call()
+        if not self.channel.owns_all:
+            self._refuse_after_broken_step()  # its messages could arrive later
         changed = check_state(
             state, self.settings, stages=len(self.stages), own_stages=self._own_stages, other_method=other_method
         )
@@ -746,5 +749,5 @@ class Pipeline:
         if self._broken:
             raise RuntimeError(
                 "an exception broke off a step of this pipeline or the loading of a state, or a hook calls this during "
-                "a step; load a checkpoint, into this pipeline or a new one, or call this after the step"
+                "a step; load a checkpoint, over several processes into a new pipeline, or call this after the step"
             )
