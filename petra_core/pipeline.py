@@ -336,8 +336,10 @@ class Pipeline:
 
         Raises:
             ValueError: If a stage wrote to its input in place.
+            RuntimeError: If an exception interrupted an earlier step.
 
         """
+        self._refuse_after_broken_step()
         self._catch_up()
         with in_evaluation_mode([worker.stage for worker in self.workers]):
             streams = self.channel.evaluation_input(as_streams(inputs))
@@ -352,8 +354,10 @@ class Pipeline:
 
         Raises:
             NonFiniteError: If one is infinite or NaN.
+            RuntimeError: If an exception interrupted an earlier step.
 
         """
+        self._refuse_after_broken_step()
         with self._breaking():
             self._losses.look()
         self._catch_up()
@@ -505,7 +509,6 @@ class Pipeline:
             RuntimeError: If an exception interrupted an earlier step.
 
         """
-        self._refuse_after_broken_step()
         self.check_finite()
         self._collect_all()
         own_states = {worker.index: worker.state_dict() for worker in self.workers}
