@@ -586,6 +586,13 @@ class Pipeline:
                 ) from error
         self.micro_batches, self.drained = state["micro_batches"], state["drained"]
         self._done = [self.micro_batches - behind[index] for index in self._own_stages]
+        for worker, done in zip(self.workers, self._done, strict=True):
+            updates = max(self.drained, done - self.staleness[worker.index]) // self.accumulation
+            if worker.version != updates:
+                raise CheckpointError(
+                    f"stage {worker.index} has made {worker.version} updates in the state, but at its micro-batch "
+                    f"{self.micro_batches} it must have made {updates}; merge only states of the same step"
+                )
         self.shapes = state["shapes"]
         self._losses = PendingLosses(self.workers)
         self.loads += 1
