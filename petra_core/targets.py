@@ -60,7 +60,7 @@ def unflatten(keys: Keys, tensors: Sequence[Tensor]) -> Target:
     return {str(key): named[str(key)] for key in keys}
 
 
-def convert_tensors(target: Any, convert: Callable[[Tensor], Tensor]) -> Target:
+def convert_tensors(target: Any, convert: Callable[[Tensor], Any]) -> Any:
     """Convert each tensor of a target."""
     keys, tensors = flatten(target)
     return unflatten(keys, [convert(tensor) for tensor in tensors])

@@ -31,7 +31,7 @@ from petra_core.distributed.groups import ChannelError
 from petra_core.optimizers import OptimizerFactory, optimizer_of
 from petra_core.stages import Stage
 from petra_core.tape import Streams
-from petra_core.targets import flatten
+from petra_core.targets import convert_tensors
 
 ABSENT = "nothing"  # value of an entry that exists only on the other rank
 
@@ -170,13 +170,11 @@ def describe_optimizer(factory: OptimizerFactory | None) -> dict[str, Any]:
 
 def describe_micro_batch(inputs: Streams, target: object) -> dict[str, Any]:
     """Return the dtype, the shape and a prefix of the SHA-256 of each tensor of a micro-batch."""
-    keys, tensors = flatten(target)
-    digests = [_digest(tensor) for tensor in tensors]
-    named = digests[0] if keys is None else dict(zip(map(str, sorted(keys)), digests, strict=True))
-    return {"inputs": [_digest(stream) for stream in inputs], "target": named}
+    return {"inputs": [digest(stream) for stream in inputs], "target": convert_tensors(target, digest)}
 
 
-def _digest(value: Tensor) -> str:
+def digest(value: Tensor) -> str:
+    """Return the dtype, the shape and a prefix of the SHA-256 of a tensor."""
     dense = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    digest = hashlib.sha256(dense.flatten().view(torch.uint8).numpy().data).hexdigest()
-    return f"{value.dtype} {list(value.shape)} with SHA-256 {digest[:12]}"
+    code = hashlib.sha256(dense.flatten().view(torch.uint8).numpy().data).hexdigest()
+    return f"{value.dtype} {list(value.shape)} with SHA-256 {code[:12]}"
