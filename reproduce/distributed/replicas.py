@@ -15,13 +15,13 @@ bucket, and one all-reduce averages the bucket in the group of the column.
 This cannot deadlock. All replicas execute the same local programs, so the ranks of a column reach the updates of their
 stages in the same order. A rank only waits for messages and means of earlier actions in these programs.
 
-Weights stay bitwise equal in all replicas: they start equal, and an all-reduce gives every rank the same bits (both
-Gloo and NCCL compute each part of the sum on one rank, or in the same order on all). The mean over replicas of the
-means over k micro-batches is the mean over all of them. R replicas therefore train like one replica with R times the
-batch, except for BatchNorm: each replica normalises with the statistics of its micro-batches and keeps separate
-running statistics. Only evaluation reads running statistics, and uses their mean over the replicas
-(`average_statistics`). This equals running statistics that are updated with the mean over all replicas, and does not
-affect training.
+Weights stay bitwise equal in all replicas: they start equal, which the first update of a stage checks, and an
+all-reduce gives every rank the same bits (both Gloo and NCCL compute each part of the sum on one rank, or in the same
+order on all). The mean over replicas of the means over k micro-batches is the mean over all of them. R replicas
+therefore train like one replica with R times the batch, except for BatchNorm: each replica normalises with the
+statistics of its micro-batches and keeps separate running statistics. Only evaluation reads running statistics, and
+uses their mean over the replicas (`average_statistics`). This equals running statistics that are updated with the mean
+over all replicas, and does not affect training.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from petra_core.distributed.agreement import agree, digest
 from petra_core.distributed.groups import CPU, TIMEOUT, ChannelError, new_group
 from petra_core.stages import Stage
 
@@ -73,19 +74,19 @@ class Replicas:
 
         Raises:
             ChannelError: If another replica has died or timed out.
+            ValueError: If the initial weights of the stage differ between the replicas.
 
         """
         parameters = [parameter for parameter in stage.parameters() if parameter.requires_grad]
-        if not parameters or self.count == 1:
+        if not parameters or self._group is None:
             return
+        if version == 0:
+            weights = {f"weights of stage {index}": [digest(parameter) for parameter in stage.parameters()]}
+            agree(self._group, weights, "Begin every replica with the same weights")
         # If a function skips a branch for some micro-batches, some replicas lack a gradient that others have. They send
         # zeros. A flag for each parameter shows whether any replica has a gradient; if none has, it stays None.
-        present = torch.ones(len(parameters), device=parameters[0].device)
-        gradients: list[Tensor] = []
-        for place, parameter in enumerate(parameters):
-            if parameter.grad is None:
-                present[place] = 0
-            gradients.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+        present = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         *means, shares = self._means([*gradients, present], f"the gradients for update {version} of stage {index}")
         for place, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):
             if parameter.grad is not None:

@@ -73,6 +73,7 @@ def two_replicas(rank: int) -> None:
     assert_bitwise_equal(toys.weights(pipeline), before)
     means(rank)
     some_without_a_gradient(rank)
+    refuse_other_weights(rank)
     lose_the_other(rank)
 
 
@@ -89,8 +90,14 @@ def some_without_a_gradient(rank: int) -> None:
     own, theirs, both, _ = stage.parameters()
     for parameter in (own if rank == 0 else theirs, both):
         parameter.grad = torch.full_like(parameter, 1 + rank)
-    replicas.average_gradients(0, 0, stage)
+    replicas.average_gradients(0, 1, stage)
     assert [None if p.grad is None else p.grad.mean().item() for p in stage.parameters()] == [0.5, 1.0, 1.5, None]
+
+
+def refuse_other_weights(rank: int) -> None:
+    pipeline = make(toys.network(3, seed=rank), methods.PETRA, Replicas((0, 1)), 1, None)
+    with pytest.raises(ValueError, match=r"weights of stage 2\[0\] is .* on rank 0 and .* on rank 1\. Begin every"):
+        toys.train(pipeline, toys.batches(1))
 
 
 def mesh(rank: int) -> None:
