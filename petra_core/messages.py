@@ -73,11 +73,14 @@ class Channel:
     Attributes:
         staleness: Staleness of each stage. The pipeline that uses the channel sets it.
         steps: Number of steps since the channel was made or the pipeline, which sets it, loaded a state.
+        run: Digest of the settings and initial weights with which all ranks began. The pipeline saves and loads it.
+            Empty if a single process began.
 
     """
 
     staleness: tuple[int, ...] = ()
     steps = 0
+    run = ""
 
     def __init__(self, stages: range, count: int) -> None:
         self.stages, self.count = stages, count

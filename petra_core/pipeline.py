@@ -522,6 +522,7 @@ class Pipeline:
             "shapes": self.shapes,
             "random": None if seeded else capture_all(worker.device for worker in self.workers),
             "workers": [own_states.get(index) for index in range(len(self.stages))],
+            **({"run": self.channel.run} if self.channel.run else {}),
         }
         return dict(copy_tree(state))
 
@@ -597,6 +598,7 @@ class Pipeline:
         self._losses = PendingLosses(self.workers)
         self.loads += 1
         self.channel.steps = 0  # compare the micro-batches of the ranks again
+        self.channel.run = state.get("run", "")
         if state["random"] is not None:
             restore_all(state["random"], (worker.device for worker in self.workers))
         self._broken = False

@@ -5,10 +5,10 @@ different k, seed or data order would train with wrong data, or wait for message
 therefore exchange and compare their values:
 
     when a channel is created     the partition
-    when a pipeline is created    method, k, staleness, delay compensation, precision, seed, clipping, stages, and class
-                                  and settings of the optimizer
-    at some steps                 the number of micro-batches, the learning rate, and the SHA-256 of inputs and targets
-                                  on the ranks of stage 0 and of the head
+    when a pipeline is created    method, k, staleness, delay compensation, precision, seed, clipping, stages, class and
+                                  settings of the optimizer, and the SHA-256 of weights that stages of two ranks share
+    at some steps                 the number of micro-batches, the learning rate, the run of a loaded state, and the
+                                  SHA-256 of inputs and targets on the ranks of stage 0 and of the head
 
 Values are sent as JSON between CPUs, since unpickling could run code. Every rank receives the values of all ranks,
 finds the same differences and raises the same error, so no rank is left waiting.
@@ -36,7 +36,7 @@ from petra_core.targets import convert_tensors
 ABSENT = "nothing"  # value of an entry that exists only on the other rank
 
 
-def agree(group: dist.ProcessGroup, values: Mapping[str, Any], remedy: str) -> None:
+def agree(group: dist.ProcessGroup, values: Mapping[str, Any], remedy: str) -> str:
     """Check that values are equal on all ranks of a group. Collective: every rank must call it.
 
     Args:
@@ -44,6 +44,9 @@ def agree(group: dist.ProcessGroup, values: Mapping[str, Any], remedy: str) -> N
         values: The values by name. Numbers, strings, sequences, mappings, dataclasses and enums are compared by value,
             other objects by the name of their type. A name that some ranks omit is compared among the other ranks.
         remedy: Advice that ends the error message.
+
+    Returns:
+        A digest of the values of all ranks, the same on all ranks.
 
     Raises:
         ValueError: If two ranks have different values. All ranks raise it, with the same message.
@@ -58,6 +61,7 @@ def agree(group: dist.ProcessGroup, values: Mapping[str, Any], remedy: str) -> N
             for name, (i, a), (j, b) in found
         )
         raise ValueError(f"the ranks of this pipeline do not agree: {listed}. {remedy}")
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:12]
 
 
 def exchange(group: dist.ProcessGroup, text: str) -> list[str]:
@@ -141,12 +145,30 @@ def _plain(value: Any) -> Any:
     return type(value).__qualname__
 
 
-def describe_stage(stage: Stage) -> dict[str, Any]:
-    """Return the types of a stage's blocks, and each parameter's shape, dtype and whether it is trained."""
-    return {
-        "blocks": [type(part).__name__ for part in stage.parts()],
-        "parameters": [[[*p.shape], p.dtype, "trained" if p.requires_grad else "frozen"] for p in stage.parameters()],
-    }
+def describe_stages(stages: Sequence[Stage], own: range) -> dict[str, Any]:
+    """Describe all stages of a pipeline, and the weights of this rank.
+
+    Args:
+        stages: The stages.
+        own: Stages of this rank. Their weights are those of the pipeline.
+
+    Returns:
+        Under the key `stages`, the types of each stage's blocks, and each parameter's shape, dtype and whether it is
+        trained. Under its name, the digest of each parameter and buffer of this rank. If stages of two ranks share a
+        frozen parameter, it has the name in the first of them, so that the ranks compare it.
+
+    """
+    described: list[dict[str, Any]] = []
+    names: dict[Tensor, str] = {}
+    digests: dict[str, str] = {}
+    for index, stage in enumerate(stages):
+        kinds = [[[*p.shape], p.dtype, "trained" if p.requires_grad else "frozen"] for p in stage.parameters()]
+        described.append({"blocks": [type(part).__name__ for part in stage.parts()], "parameters": kinds})
+        for name, tensor in (*stage.named_parameters(), *stage.named_buffers()):
+            first = names.setdefault(tensor, f"{name} of stage {index}")
+            if index in own:
+                digests[first] = digest(tensor)
+    return {"stages": described, **digests}
 
 
 def describe_optimizer(factory: OptimizerFactory | None) -> dict[str, Any]:

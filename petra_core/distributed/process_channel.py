@@ -33,7 +33,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from petra_core.distributed.agreement import agree, describe_micro_batch, describe_optimizer, describe_stage, exchange
+from petra_core.distributed.agreement import agree, describe_micro_batch, describe_optimizer, describe_stages, exchange
 from petra_core.distributed.groups import CPU, TIMEOUT, ChannelError, new_group
 from petra_core.distributed.layout import HEADER_BYTES, TensorLayout, dense, flat, header_of, layout_of, layouts_in
 from petra_core.distributed.neighbours import Border, Receiver, Sender
@@ -137,23 +137,23 @@ class ProcessChannel(Channel):
             )
         if len(stages) != self.count:
             raise ValueError(f"the channel is for {self.count} stages, the network has {len(stages)}")
-        values = {**settings, "stages": list(map(describe_stage, stages)), **describe_optimizer(optimizer)}
-        agree(self._group, values, "Make the pipeline with the same arguments on every rank")
+        values = {**settings, **describe_stages(stages, self.stages), **describe_optimizer(optimizer)}
+        self.run = agree(self._group, values, "Make the pipeline with the same arguments on every rank")
 
     def check_step(self, micro_batch: int, inputs: Streams, target: object, learning_rate: float | None) -> None:
         step, self.steps = self.steps, self.steps + 1
         if self._compare_every is None or (step >= FIRST_STEPS and step % self._compare_every):
             return
-        values: dict[str, Any] = {"number of micro-batches": micro_batch, "learning rate": learning_rate}
+        row: dict[str, Any] = {"number of micro-batches": micro_batch, "learning rate": learning_rate, "run": self.run}
         if 0 in self.stages or self.count - 1 in self.stages:  # other ranks use neither inputs nor targets
-            values[f"micro-batch {micro_batch}"] = describe_micro_batch(inputs, target)
+            row[f"micro-batch {micro_batch}"] = describe_micro_batch(inputs, target)
         agree(
             self._group,
-            values,
-            "Give every rank the same micro-batches in the same order, for example with "
-            "DataLoader(generator=torch.Generator().manual_seed(0)), the same learning rate, and states of the same "
-            "step. Only the rank of the head knows the loss: if the learning rate depends on it, broadcast the "
-            "learning rate from that rank",
+            row,
+            "Give every rank the same micro-batches in the same order, such as those of a DataLoader with "
+            "generator=torch.Generator().manual_seed(0), the same learning rate, and states of the same step of one "
+            "run. Only the rank of the head knows the loss: if the learning rate depends on it, broadcast the learning "
+            "rate from that rank",
         )
 
     def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from petra_core.distributed.agreement import (
     _plain,
     describe_micro_batch,
     describe_optimizer,
-    describe_stage,
+    describe_stages,
     differences,
 )
 from petra_core.distributed.groups import ChannelError
@@ -101,6 +101,12 @@ def refuse_settings(rank: int) -> None:
     both = {"accumulation": 4, "seed": 8} if rank else {}
     with pytest.raises(ValueError, match="accumulation is 2 on rank 0 and 4 on rank 1; seed is 7 on rank 0 and 8 on"):
         pipeline(channel, **both)
+    net = toys.network(5)
+    shared = net[1].function[0].weight.requires_grad_(False)
+    net[2].function[0].weight = shared
+    shared += rank
+    with pytest.raises(ValueError, match=r"agree: residual\.0\.weight of stage 1 is .* on rank 0 and .* on rank 1"):
+        Pipeline(net, methods.PETRA, optimizer=toys.sgd, seed=7, channel=channel)
     toys.train(pipeline(channel), toys.batches(3))  # agreeing ranks can still train
     channel.close()
     for mine, theirs in (((2, 3), (3, 2)), ((2, 3), (2, 4)), ((2, 3), (5,)), ((2, 3), (1, 2, 2))):
@@ -134,6 +140,11 @@ def refuse_data(rank: int) -> None:
     states.append(p.state_dict())
     p.load_state_dict(states[rank])
     with pytest.raises(ValueError, match=r"number of micro-batches is 0 on rank 0 and 12 on rank 1.*of the same"):
+        p.step(x, y)
+    states = [pipeline(ProcessChannel((2, 3)), seed=seed).state_dict() for seed in (7, 8)]
+    p = pipeline(ProcessChannel((2, 3)))
+    p.load_state_dict(states[rank])
+    with pytest.raises(ValueError, match=r"run is '\w+' on rank 0 and '\w+' on rank 1.*of one run"):
         p.step(x, y)
     p = pipeline(ProcessChannel((2, 3)))
     message = (
@@ -294,7 +305,7 @@ def test_descriptions_are_equal_in_all_processes() -> None:
     assert plain["function"] == "function"  # without its address
     assert plain["3"] == {"torch.float64": None}
     net = toys.network(5)
-    assert [describe_stage(stage) for stage in net] == [describe_stage(stage.to("meta")) for stage in net]
+    assert describe_stages(net, range(0)) == describe_stages([stage.to("meta") for stage in net], range(0))
 
 
 def test_optimizer_factories_are_compared_by_result() -> None:
