@@ -26,6 +26,7 @@ select the kernel, and different kernels round differently.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -35,7 +36,7 @@ from torch import Tensor
 
 from petra_core.distributed.agreement import agree, describe_micro_batch, describe_optimizer, describe_stages, exchange
 from petra_core.distributed.groups import CPU, TIMEOUT, ChannelError, new_group
-from petra_core.distributed.layout import HEADER_BYTES, TensorLayout, dense, flat, header_of, layout_of, layouts_in
+from petra_core.distributed.layout import TensorLayout, dense, flat
 from petra_core.distributed.neighbours import Border, Receiver, Sender
 from petra_core.distributed.transfers import EVALUATION_TAG, NO_MICRO_BATCH, Neighbour
 from petra_core.errors import check_int
@@ -99,22 +100,17 @@ class ProcessChannel(Channel):
                 f"number of stages for each rank"
             )
         super().__init__(stage_ranges(partition, sum(partition))[place], sum(partition))
-        self._top = len(ranks) - 1
         ahead = comm_device.type == "cpu"
         self._below: Border | None = None
         self._above: Border | None = None
-        self._evaluations_from_below: Receiver | None = None
-        self._evaluations_to_above: Sender | None = None
         if place > 0:
             border = (place - 1, self.stages.start - 1, self.stages.start, timeout, comm_device)
             from_below = Receiver(Neighbour(*border, upwards, ahead=ahead))
             self._below = Border(Sender(Neighbour(*border, downwards)), from_below)
-            self._evaluations_from_below = Receiver(Neighbour(*border, upwards, EVALUATION_TAG))
-        if place < self._top:
+        if place < len(ranks) - 1:
             border = (place + 1, self.stages.stop, self.stages.stop - 1, timeout, comm_device)
             to_above = Sender(Neighbour(*border, upwards, ahead=ahead))
             self._above = Border(to_above, Receiver(Neighbour(*border, downwards), to_above))
-            self._evaluations_to_above = Sender(Neighbour(*border, upwards, EVALUATION_TAG))
         self._handshake()
 
     def _handshake(self) -> None:
@@ -224,25 +220,18 @@ class ProcessChannel(Channel):
                 border.sender.close()
 
     def evaluation_input(self, streams: Streams) -> Streams:
-        if self._evaluations_from_below is None:
+        if self._below is None:
             return streams
-        self._evaluations_from_below.expect(NO_MICRO_BATCH)
-        [message] = self._evaluations_from_below.take(NO_MICRO_BATCH)
-        self._evaluations_from_below.close()
+        receiver = Receiver(replace(self._below.receiver.neighbour, tag=EVALUATION_TAG, ahead=False))
+        receiver.expect(NO_MICRO_BATCH)
+        [message] = receiver.take(NO_MICRO_BATCH)
         return message.tensors
 
     def evaluation_output(self, streams: Streams) -> Streams:
-        """Send the streams to the rank above, and return the output that the highest rank broadcasts to all."""
-        if self._evaluations_to_above is not None:
-            self._evaluations_to_above.send(Message(NO_MICRO_BATCH, streams))
-            self._evaluations_to_above.close()
-        # The head's output may have gaps in memory, like a slice; the sent copy is dense.
-        is_top = self._above is None
-        sent = dense(streams, self._comm_device) if is_top else ()
-        header = header_of((layout_of(sent), None)) if is_top else torch.empty(HEADER_BYTES, dtype=torch.uint8)
-        dist.broadcast(header, group=self._group, group_src=self._top)
-        if not is_top:
-            streams = sent = tuple(layout.empty(self._comm_device) for layout in layouts_in(header)[0] or ())
-        for stream in sent:
-            dist.broadcast(flat(stream), group=self._group, group_src=self._top)
-        return streams
+        """Send the streams to the rank above, and return a copy of the highest rank's output on the CPU."""
+        if self._above is not None:
+            sender = Sender(replace(self._above.sender.neighbour, tag=EVALUATION_TAG, ahead=False))
+            sender.send(Message(NO_MICRO_BATCH, streams))
+            sender.close()
+        outputs = {str(number): stream for number, stream in enumerate(streams)}
+        return tuple(self.gather(outputs if self._above is None else {}).values())
