@@ -190,9 +190,9 @@ class BlockWeights:
         No micro-batch may be in flight. With double-buffering one version is kept then, which the next forwards use.
         """
         self._current = None
-        self._versions = dict.fromkeys(self._versions, self.leaves())
-        for parameter in self.trained.values():
-            parameter.data = parameter.data.clone()
+        for version in tuple(self._versions):
+            self._drop(version)
+            self.retire(version.number, ())
 
     def release(self, version: WeightVersion, weights: StageWeights | None, in_flight: Iterable[WeightVersion]) -> None:
         """Release the weights that only one micro-batch needed, after its backward.

@@ -134,6 +134,19 @@ def test_current_weights_may_be_written_between_steps(method: Method, write: Cal
     errors.written(method, write)
 
 
+def test_weights_that_no_version_shares_keep_their_storage() -> None:
+    """A write after `drain()` copied the weights of a stage although nothing else used their storage."""
+    p = made(network(), methods.DELAYED_GRADIENTS, accumulation=3)
+    step(p, 4)
+    p.drain()
+    weight = next(p.stages[1].parameters())
+    with torch.no_grad():
+        weight.mul_(0.9)
+    storage = weight.data_ptr()
+    step(p, 1)
+    assert weight.data_ptr() == storage
+
+
 @pytest.mark.parametrize("method", [methods.DELAYED_GRADIENTS, methods.PIPEDREAM_2BW])
 def test_weights_may_be_written_in_optimizer_hooks_and_after_drain(method: Method) -> None:
     """The two places that the error names are safe: weights clamped there are those of a clamping optimizer."""
