@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from petra_core.checkpoint import copy_tree
 from petra_core.clipping import Clip, check_clip
-from petra_core.devices.execution import Sent
-from petra_core.devices.overlapped import executor_of
+from petra_core.devices.execution import Sent, SequentialExecutor
+from petra_core.devices.overlapped import OverlappedExecutor
 from petra_core.errors import CheckpointError, check_number
 from petra_core.inspection.evaluations import Inspection
 from petra_core.inspection.guards import check_call
@@ -148,7 +148,12 @@ class Pipeline:
         self.staleness = self.settings.vector(len(self.stages))
         compared = {**self.settings.as_state(len(self.stages)), "method": method, "seed": seed, "clip": clip}
         self.channel.check_settings(compared, self.stages, optimizer)
-        self.executor = executor_of(method, one_process=self.channel.owns_all)
+        if method.overlapped and not self.channel.owns_all:
+            raise ValueError(
+                f"{method} overlaps the work of stages of one process, and these are in several; use PETRA there, or "
+                f"REVERSIBLE_BACKPROPAGATION, which has the same gradients"
+            )
+        self.executor = OverlappedExecutor() if method.overlapped else SequentialExecutor()
         self._own_stages = self.channel.stages
         self.drained = self.loads = 0
         self.lags = (0,) * len(self.stages)

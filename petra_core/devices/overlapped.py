@@ -36,7 +36,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 
 from petra_core.devices.execution import Act, Sent, SequentialExecutor
-from petra_core.methods import Method
 from petra_core.staleness import Action, Kind
 from petra_core.tape import autocast_dtype, mixed_precision
 from petra_core.worker import Worker
@@ -94,27 +93,6 @@ class OverlappedExecutor(SequentialExecutor):
             for number in (0, 1):
                 get_stream(device, number).wait_stream(torch.cuda.current_stream(device))
         return get_stream(device, worker.index % 2)
-
-
-def executor_of(method: Method, *, one_process: bool) -> SequentialExecutor:
-    """Return the executor of a method.
-
-    Args:
-        method: Method of the pipeline.
-        one_process: Whether all stages of the pipeline are in this process.
-
-    Raises:
-        ValueError: If the method overlaps, and the stages are in several processes.
-
-    """
-    if not method.overlapped:
-        return SequentialExecutor()
-    if not one_process:
-        raise ValueError(
-            f"{method} overlaps the work of stages of one process, and these are in several; use PETRA there, or "
-            f"REVERSIBLE_BACKPROPAGATION, which has the same gradients"
-        )
-    return OverlappedExecutor()
 
 
 @functools.cache

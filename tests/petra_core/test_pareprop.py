@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from petra_core import BufferedStage, HeadStage, NonFiniteError, Pipeline, ReversibleStage, Stage, methods, models
 from petra_core.devices import overlapped
 from petra_core.devices.execution import Sent, SequentialExecutor
-from petra_core.devices.overlapped import OverlappedExecutor, executor_of
+from petra_core.devices.overlapped import OverlappedExecutor
 from petra_core.methods import PAREPROP, REVERSIBLE_BACKPROPAGATION
 from petra_core.staleness import Action, Kind
 from petra_core.worker import Worker
@@ -204,7 +204,7 @@ def test_gpu_neighbours_use_two_synchronised_streams(monkeypatch: pytest.MonkeyP
 
 
 def test_other_methods_are_sequential() -> None:
-    assert {type(executor_of(method, one_process=True)) for method in methods.PAPER} == {SequentialExecutor}
+    assert {type(toys.pipeline(toys.network(3), method).executor) for method in methods.PAPER} == {SequentialExecutor}
 
 
 def test_reconstruction_with_dropout_runs_in_main_thread() -> None:
