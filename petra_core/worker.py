@@ -216,11 +216,6 @@ class Worker:
         return Message(micro_batch, streams, ())
 
     @property
-    def reconstruction_draws(self) -> bool:
-        """Return whether a reconstruction of the oldest micro-batch draws random numbers."""
-        return any(part.draws for part in self.parts)
-
-    @property
     def forward_apart(self) -> bool:
         """Return whether the R and B of a step are independent of its F, so that they could run concurrently.
 

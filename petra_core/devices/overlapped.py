@@ -69,7 +69,7 @@ class OverlappedExecutor(SequentialExecutor):
             with torch.cuda.stream(self._stream(worker)):
                 super().run(act, worker, action, sent)
             return
-        if action.kind is not Kind.RECONSTRUCT or worker.reconstruction_draws:
+        if action.kind is not Kind.RECONSTRUCT or any(part.draws for part in worker.parts):
             super().run(act, worker, action, sent)
             return
         intra_op_threads = torch.get_num_threads()
