@@ -106,10 +106,8 @@ class Ledger:
         assert held >= 0, f"the ledger went below zero: {held} bytes of {kind}"
         self.now[kind] = held
         self._total += count
-        if held > self.peak[kind]:
-            self.peak[kind] = held
-        if self._total > self.peak_total:
-            self.peak_total = self._total
+        self.peak[kind] = max(self.peak[kind], held)
+        self.peak_total = max(self.peak_total, self._total)
 
     def set(self, kind: str, count: int) -> None:
         """Set the bytes of `kind` to `count`."""

@@ -702,14 +702,12 @@ class Pipeline:
                 # The R of this stage runs concurrently with the head's B, so it cannot wait for the head's message. The
                 # stage keeps its output as the first part of that message.
                 worker.receive(Message(action.number, message.streams, ()))
-        elif action.kind is Kind.RECONSTRUCT:
-            if (ahead := worker.reconstruct(action.number)) is not None:
-                self._send(worker.index - 1, ahead, sent)
-        elif action.kind is Kind.BACKWARD:
-            if (downwards := worker.backward(action.number)) is not None:
-                self._send(worker.index - 1, downwards, sent)
-        else:
+        elif action.kind is Kind.UPDATE:
             worker.update(prepared=self.common_clip is not None)
+        else:
+            act = worker.reconstruct if action.kind is Kind.RECONSTRUCT else worker.backward
+            if (downwards := act(action.number)) is not None:
+                self._send(worker.index - 1, downwards, sent)
 
     def _send(self, stage: int, message: Message, sent: Sent) -> None:
         """Add a message for a stage of this process to `sent`, or send it to another process over the channel."""

@@ -230,11 +230,8 @@ class BlockInspection:
         if not self._recomputes or self._compiled or isinstance(self._function, torch.jit.ScriptModule):
             yield
             return
-        handle = self._function.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
-        try:
+        with self._function.register_forward_hook(lambda _module, _inputs, output: outputs.append(output)):
             yield
-        finally:
-            handle.remove()
 
     @contextlib.contextmanager
     def compare_backward(self, before: Projections, *, reconstructs: bool) -> Iterator[None]:

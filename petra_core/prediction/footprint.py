@@ -19,7 +19,7 @@ the timeline of any schedule it determines the peak memory.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from petra_core.ledger import KINDS
 from petra_core.settings import Settings
@@ -113,11 +113,11 @@ def merge_footprints(footprints: Sequence[Footprint]) -> Footprint:
         name: sum(getattr(footprint, name) for footprint in footprints)
         for name in ("parameters", "buffers", "optimizer", "trainable", "kept", "lasting", "target", "side")
     }
-    return Footprint(
+    return replace(
+        footprints[0],
         **sums,
         passing=max(footprint.passing for footprint in footprints),
         block=max(footprint.block for footprint in footprints),
-        below=footprints[0].below,
         above=footprints[-1].above,
     )
 
