@@ -191,11 +191,10 @@ def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
     in_lockstep, *others = compared[NETWORK]
     rows = [in_lockstep, *_on_same_machines(frames, in_lockstep), *others, *compared[plan.CHAIN]]
     epochs = sorted({n for gaps in rows for n in gaps.known})
+    setting = run_set.describe(concat(runs.values()), width=False, length=False)
     table = tables.table(
         key="answer-accuracy",
-        caption=text_of(
-            "headline", "gaps", k=VARIANT.k, setting=run_set.describe(concat(runs.values()), width=False, length=False)
-        ),
+        caption=text_of("headline", "gaps", k=VARIANT.k, setting=setting),
         rows=rows,
         fields=[
             tables.words("network", lambda gaps: gaps.network, heading=True),

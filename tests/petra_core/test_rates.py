@@ -68,5 +68,5 @@ def test_set_learning_rate_refuses_groups_without_a_ratio() -> None:
     """A group that was added to the optimizer of a pipeline has no known ratio to the first group."""
     p = Pipeline(toys.network(3), methods.PETRA, optimizer=layered)
     p.optimizers[0].add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="make all groups in the factory"):
         p.set_learning_rate(0.1)
