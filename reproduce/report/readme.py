@@ -10,7 +10,7 @@ records. Pictures are SVG files next to the documentation. Each text is in the R
 
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from reproduce.exhibits.claims import Judged, count_verdicts
@@ -50,9 +50,9 @@ def contents(answers: list[Answer], judged: list[Judged]) -> tuple[dict[str, str
     if answers:
         parts.append(_wrap(TERMS))
     decided = [one for one in judged if one.claim.exhibit in EXHIBITS and one.verdict not in UNDECIDED]
-    rows = [f"| {one.claim.sentence} | {one.found} | {one.verdict.value} |" for one in decided]
+    rows = [(one.claim.sentence, one.found, one.verdict.value) for one in decided]
     lead = "The report lists all; decided beyond the formulas of Table 1 are:"
-    table = ["\n".join(["| the paper | this suite | verdict |", "|---|---|---|", *rows])]
+    table = [_markdown([("the paper", "this suite", "verdict"), ("---",) * 3, *rows])]
     if not rows:
         lead, table = "No claim beyond the formulas of Table 1 is decided; the report lists all.", []
     verdicts = [_wrap(f"{count_verdicts(judged)} {lead}"), *table]
@@ -95,7 +95,12 @@ def _table(table: Table) -> list[str]:
     heads = [f"{head.group}: {head.name}" if head.group else head.name for head in table.columns]
     rules = ["---:" if head.numeric else "---" for head in table.columns]
     lines = [heads, rules, *([entry.text for entry in row] for row in table.rows)]
-    return [_wrap(table.caption), "\n".join(f"| {' | '.join(line)} |" for line in lines), *map(_wrap, table.notes)]
+    return [_wrap(table.caption), _markdown(lines), *map(_wrap, table.notes)]
+
+
+def _markdown(lines: Iterable[Iterable[str]]) -> str:
+    """Return the lines of a table in Markdown: the heads, the rules, and the rows."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _wrap(text: str) -> str:
