@@ -122,6 +122,10 @@ class Difference:
         return sum(sample.wrecks for _, sample in self.terms)
 
     @property
+    def has_interval(self) -> bool:
+        return self.estimate is not None and self.estimate.half_width is not None
+
+    @property
     def verdict(self) -> Verdict:
         return verdict(self.estimate)
 
@@ -314,7 +318,7 @@ def format_difference(difference: Difference, *, trailing: bool = False, unit: s
 
 def with_intervals(gaps: Mapping[K, Difference]) -> Mapping[K, Difference]:
     """Return the differences that have an interval, or all of them if none has one."""
-    return {at: gap for at, gap in gaps.items() if gap.estimate and gap.estimate.half_width is not None} or gaps
+    return {at: gap for at, gap in gaps.items() if gap.has_interval} or gaps
 
 
 def list_differences(gaps: Mapping[str, Difference], *, trailing: bool = False, unit: str = "") -> list[str]:

@@ -146,6 +146,7 @@ class Gaps(NamedTuple):
     sides: str
     staleness: int
     by_epochs: Mapping[int, Difference]
+    stated: bool = False  # whether it is that to backpropagation in lockstep, which the title states
 
     @property
     def known(self) -> dict[int, Difference]:
@@ -154,41 +155,45 @@ class Gaps(NamedTuple):
 
     @property
     def has_interval(self) -> bool:
-        return any(gap.estimate and gap.estimate.half_width is not None for gap in self.by_epochs.values())
+        return any(gap.has_interval for gap in self.by_epochs.values())
 
 
-def _differences(network: str, reached: SeedSamples, rival: str) -> list[Gaps]:
+def _differences(network: str, reached: SeedSamples) -> list[Gaps]:
     """Return what PETRA loses to backpropagation and to a method with the same delay, the largest staleness first.
 
-    A staleness at which no difference has an interval is left out, unless none has one. The picture has all.
+    If some differences have an interval, those without one are left out, except the one that the title states. The
+    picture has all.
     """
+    rival, title = KEEPING_INPUTS[network], title_of(next(_planned(network)))
+    most = max(vector[0] for cell in _planned(network) if (vector := timing.vector(cell)))
     lengths = sorted({epochs for _, epochs, _ in reached})
     known = sorted({staleness for method, _, staleness in reached if method == PETRA}, reverse=True)
     found = [
         Gaps(
-            network,
+            title,
             f"PETRA − {in_prose(methods.by_name(other))}",
             staleness,
             {int(n): reached[PETRA, n, staleness] - reached[other, n, staleness * (other == rival)] for n in lengths},
+            stated=(other, staleness) == (BACKPROPAGATION, most),
         )
         for other in (BACKPROPAGATION, rival)
         for staleness in known
     ]
     with_known = [gaps for gaps in found if gaps.known]
-    return [gaps for gaps in with_known if gaps.has_interval] or with_known
+    single_runs = not any(gaps.has_interval for gaps in with_known)
+    return [gaps for gaps in with_known if single_runs or gaps.has_interval or gaps.stated]
 
 
 def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
     runs = {network: _runs(frames, run_set, network) for network in KEEPING_INPUTS}
     reached = {network: means(of_network, "final_accuracy", BY) for network, of_network in runs.items()}
-    compared = {
-        network: _differences(title_of(next(_planned(network))), reached[network], rival)
-        for network, rival in KEEPING_INPUTS.items()
-    }
-    most, named = max(_numbers_of_devices()), title_of(run_set.example).partition(",")[0]
-    if not compared[NETWORK] or compared[NETWORK][0].staleness != most:
+    compared = {network: _differences(network, reached[network]) for network in KEEPING_INPUTS}
+    in_lockstep, of_chain = (
+        next((gaps for gaps in compared[network] if gaps.stated), None) for network in (NETWORK, plan.CHAIN)
+    )
+    if in_lockstep is None:
         return
-    in_lockstep, *others = compared[NETWORK]
+    others = [gaps for gaps in compared[NETWORK] if not gaps.stated]
     rows = [in_lockstep, *_on_same_machines(frames, in_lockstep), *others, *compared[plan.CHAIN]]
     epochs = sorted({n for gaps in rows for n in gaps.known})
     setting = run_set.describe(concat(runs.values()), width=False, length=False)
@@ -205,7 +210,8 @@ def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
     )
     parts = [_state_width(run_set.example), _state_published_gaps(), _reconstruction(frames, run_set)]
     parts += [text_of("headline", "chain") if compared[plan.CHAIN] else "", _at_paper_scale(frames)]
-    title = _title(with_intervals(in_lockstep.known), named, next(iter(compared[plan.CHAIN]), None))
+    network = title_of(run_set.example).partition(",")[0]
+    title = _title(with_intervals(in_lockstep.known), network, of_chain)
     figure = _draw_accuracy(run_set, runs[NETWORK], reached[NETWORK])
     yield Answer(title, figure, [table], " ".join(filter(None, parts)), "length")
 
@@ -218,8 +224,7 @@ def _entry(gap: Difference | None) -> Entry:
     """Return an entry with a difference and the numbers of runs of its sides, as "−0.7 ± 0.3 (6 + 6)"."""
     if gap is None or gap.estimate is None:
         return missing("" if gap is None else NOT_RUN)
-    known = gap.estimate
-    runs = f" ({known.n})" * (known.half_width is not None)
+    runs = f" ({gap.estimate.n})" * gap.has_interval
     return replace(tables.difference_entries(gap, 1)[0], text=f"{format_difference(gap)}{runs}")
 
 

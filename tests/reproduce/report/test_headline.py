@@ -87,6 +87,28 @@ def test_cost_of_reconstruction_is_stated(tmp_path: Path) -> None:
     assert "On RevNet-18 reconstruction and current weights cost accuracy after 27 epochs" in answer(tmp_path).text
 
 
+def test_title_states_only_the_difference_to_backpropagation_in_lockstep(tmp_path: Path) -> None:
+    """Other differences do not take its place: without backpropagation there is no answer, and none on the chain."""
+    for method in (methods.PETRA, methods.DELAYED_GRADIENTS):
+        train(tmp_path, method, 27, 70.0)
+    assert first_screen(Frames(read(tmp_path))) == []
+    for cell in staleness.longer():
+        if cell.model == staleness.CHAIN and cell.timing == "lockstep" and cell.method in ("PETRA", "DSP"):
+            fake_records.train(cell, tmp_path, 70.0 + 5 * (cell.method == "DSP"))
+    train(tmp_path, methods.BACKPROPAGATION, 27, 75.0)
+    assert "chain" not in answer(tmp_path).title
+
+
+def test_interval_at_less_staleness_does_not_hide_lockstep(tmp_path: Path) -> None:
+    """With a single run in lockstep and several under asynchronous 1F1B, both are listed."""
+    train(tmp_path, methods.BACKPROPAGATION, 3, 75.0)
+    train(tmp_path, methods.PETRA, 3, 70.0, seeds=1)
+    for seed in range(3):
+        cell = staleness.plan_cell(methods.PETRA, staleness.FREE, 1, seed)
+        fake_records.train(cell, tmp_path, 72.0 + 0.1 * seed)
+    assert [place[2] for place in differences(tmp_path)] == ["18", "9"]
+
+
 def test_staleness_runs_fill_the_first_picture(tmp_path: Path) -> None:
     """Mark each staleness as "not run" until a run is finished, and then show it in picture and table."""
     for method in (methods.BACKPROPAGATION, methods.PETRA):
