@@ -43,9 +43,18 @@ class _Commands(click.Group):
             with explain_full_disk("to complete this command", "free some space and give the same command again"):
                 return super().invoke(ctx)
         except StorageError as error:
+            _drop_unwritable_output()
             raise click.ClickException(str(error)) from error
         except KeyboardInterrupt:
             sys.exit(128 + signal.SIGINT)
+
+
+def _drop_unwritable_output() -> None:
+    """Drop output for which there is no room; otherwise Python 3.13 fails at its end once more, with exit code 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
