@@ -18,6 +18,7 @@ every write, detects it.
 """
 
 import os
+import re
 import secrets
 import socket
 import tempfile
@@ -37,10 +38,11 @@ STALE_SECONDS = 300.0  # longer than network file systems cache the time of a fi
 AGAIN_SECONDS = 1.0  # before an unreadable lease is read again
 LOCK, LEASE = FILES = ("record.lock", "record.lease")
 
-if not hasattr(filelock, "SoftFileLease"):  # no installer checks the version in a plain checkout
+# No installer checks the version in a plain checkout. Older versions do not take leases over by an exchange.
+if [int(number) for number in re.findall(r"\d+", filelock.__version__)[:3]] < [4, 2, 1]:
     raise ImportError(
-        f"filelock {filelock.__version__} is too old to share records between machines: expected 3.30 or newer; "
-        f"install it with `pip install 'filelock>=3.30'`"
+        f"filelock {filelock.__version__} is too old to share records between machines: expected 4.2.1 or newer; "
+        f"install it with `pip install 'filelock>=4.2.1'`"
     )
 
 #: Last seen lease of another process, by folder, and since when it has been unchanged by this process's clock.
