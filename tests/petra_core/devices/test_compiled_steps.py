@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 from torch._inductor import config as inductor_config
+from torch.torch_version import TorchVersion
 
 from petra_core import Pipeline, methods
 from petra_core.devices import compiled_steps
@@ -117,6 +118,10 @@ def test_random_numbers_raise_before_logging() -> None:
     assert not ticks._calls
 
 
+@pytest.mark.skipif(
+    TorchVersion(torch.__version__) < "2.15",
+    reason="PyTorch 2.11 and 2.13 drop writes of compiled functions to float64 scalars on the CPU",
+)
 @pytest.mark.slow
 def test_inductor_matches_plain_pipeline() -> None:
     """Steps that inductor compiled have the losses of a plain pipeline up to rounding."""

@@ -70,7 +70,7 @@ def test_worker_ignores_sigterm_except_from_parent(files: JpegFiles) -> None:
     batches = iter(loader(files, batch_size=1, workers=1).epoch(1))
     first = next(batches)
     [worker] = multiprocessing.active_children()
-    subprocess.run(["kill", "-TERM", str(worker.pid)], check=True)
+    subprocess.run(["sh", "-c", f"kill -TERM {worker.pid}"], check=True)
     assert_same_batches([first, *batches], whole)
 
     batches = iter(loader(files, batch_size=1, workers=1).epoch(1))
