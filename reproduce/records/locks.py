@@ -5,9 +5,10 @@ network file system. A file that says "taken" is visible to all, but it stays wh
 both. `record.lock`, the kernel's lock, decides immediately between processes of one machine. `record.lease` names the
 holder for other machines, and is touched every HEARTBEAT_SECONDS. A lease is stale when its process is dead on this
 machine, or when nothing has touched it for STALE_SECONDS by the clock of the process that waits for it (so the clocks
-of two machines need not agree). A stale lease is taken over by an atomic exchange of files (`filelock.SoftFileLease`):
-of two machines that find it, one gets it. NFS and other file systems refuse that, and filelock then leaves the lease in
-place; so it is renamed here, which only one machine can do, too.
+of two machines need not agree). A stale lease is taken over by an atomic exchange of files (`filelock.SoftFileLease` of
+filelock 4.2.1 and newer, which installers require; versions since 3.30 rename it): of two machines that find it, one
+gets it. NFS and other file systems refuse the exchange, and filelock then leaves the lease in place; so it is renamed
+here, which only one machine can do, too.
 
 A process that is killed between the creation of a lease and its first byte leaves an empty lease without a name, which
 filelock never breaks. Such a lease, and any other unreadable one, is stale once it has not changed for STALE_SECONDS,
@@ -18,7 +19,6 @@ every write, detects it.
 """
 
 import os
-import re
 import secrets
 import socket
 import tempfile
@@ -38,10 +38,9 @@ STALE_SECONDS = 300.0  # longer than network file systems cache the time of a fi
 AGAIN_SECONDS = 1.0  # before an unreadable lease is read again
 LOCK, LEASE = FILES = ("record.lock", "record.lease")
 
-# No installer checks the version in a plain checkout. Older versions do not take leases over by an exchange.
-if [int(number) for number in re.findall(r"\d+", filelock.__version__)[:3]] < [4, 2, 1]:
+if not hasattr(filelock, "SoftFileLease"):  # no installer checks the version in a plain checkout
     raise ImportError(
-        f"filelock {filelock.__version__} is too old to share records between machines: expected 4.2.1 or newer; "
+        f"filelock {filelock.__version__} is too old to share records between machines: expected 3.30 or newer; "
         f"install it with `pip install 'filelock>=4.2.1'`"
     )
 

@@ -316,5 +316,5 @@ def test_removed_folder_is_not_reported_as_taken_over(tmp_path):
 def test_old_filelock_version_is_refused_on_import(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without this check, a machine without installer would report it only after reading the data set."""
     monkeypatch.setitem(sys.modules, "filelock", SimpleNamespace(__version__="3.20.0"))
-    with pytest.raises(ImportError, match=r"filelock 3.20.0 is too old .* expected 4.2.1 or newer"):
+    with pytest.raises(ImportError, match=r"filelock 3.20.0 is too old .* expected 3.30 or newer"):
         runpy.run_path(locks.__file__)
