@@ -22,7 +22,7 @@ from reproduce.commands.cli import main
 from reproduce.commands.options import UserPath
 from reproduce.commands.train_options import TrainOptions
 from reproduce.grids.selection import Selection
-from reproduce.records.record import Record, Status
+from reproduce.records.record import Record, State, Status
 from reproduce.running import runner
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.progress import EventFiles, GridBar, TrainingBar
@@ -118,23 +118,13 @@ def test_refused_training_leaves_no_folder(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_run_passes_options_and_warns_about_problems(tmp_path, monkeypatch):
+def test_run_passes_options_and_prints_the_conclusion(tmp_path, monkeypatch):
+    """`run` passes cells and options to `run_grid` and prints its conclusion, of which outputs.txt has all forms."""
     given = []
 
     def run_grid(cells, options):
         given.append((cells, options))
-        states = {}
-        for cell, accuracy in zip(cells, (95.0, 20.0, None), strict=True):
-            record = Record.for_cell(cell, options.root)
-            record.begin({}, {})
-            if accuracy is None:
-                record.fail("diverged", "nan")
-            else:
-                for epoch in range(1, cell.epochs + 1):
-                    record.append({"epoch": epoch})
-                record.finish({"test_accuracy": accuracy})
-            states[cell] = record.state()
-        return runner.GridOutcome(states)
+        return runner.GridOutcome(dict.fromkeys(cells, State(Status.DONE, 4, 4, result={"test_accuracy": 80.0})))
 
     monkeypatch.setattr("reproduce.running.runner.run_grid", run_grid)
     conditions = ("--only", "kind=training", "--only", "method=petra", "--only", "model=revnet18", "--only", "seed=0")
@@ -144,9 +134,8 @@ def test_run_passes_options_and_warns_about_problems(tmp_path, monkeypatch):
     assert [cell.accumulation for cell in cells] == [1, 4, 32]
     assert (options.jobs, options.threads, options.checkpoint_minutes, options.retry_failed) == (3, 1, 2.0, False)
     assert f"3 cells of the scale smoke -> {tmp_path} (3 workers with 1 thread each)\n" in result.stderr
-    assert "WARNING: 1 cell at k = 1 and 4 did not exceed 90 % test accuracy" in result.output
-    assert "digits-revnet18-w8-petra-k4-s0: 20.00 %" in result.output
-    assert "WARNING: 1 cell diverged" in result.output
+    assert "WARNING: 2 cells at k = 1 and 4 did not exceed 90 % test accuracy" in result.output
+    assert "digits-revnet18-w8-petra-k4-s0: 80.00 %" in result.output
     assert result.exit_code == 0
 
 
@@ -265,28 +254,20 @@ def test_equal_learning_rates_have_one_identity():
     assert identity(batch_size=12, accumulation=1, learning_rate=0.00468) != identity(batch_size=12, accumulation=1)
 
 
-@pytest.mark.parametrize("option", ["--records", "--data-root"])
-def test_home_folder_is_expanded_in_paths(tmp_path, monkeypatch, option):
+def test_home_folder_is_expanded_in_paths(tmp_path, monkeypatch):
     """A folder called `~` invites `rm -r ~`."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    command = ["data", "list"] if option == "--data-root" else ["run", "smoke", "--dry-run"]
-    assert call(*command, f"{option}=~/there").exit_code == 0
+    assert call("run", "smoke", "--dry-run", "--records=~/there").exit_code == 0
     assert not (tmp_path / "~").exists()
-    nobody = call(*command, f"{option}=~no-user-of-this-name/there", code=2)
+    nobody = call("data", "list", "--data-root=~no-user-of-this-name/there", code=2)
     assert "the home folder of a user that does not exist" in nobody.stderr
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("records list --records", "records check --records", "records merge", "report --records"),
-        *("run smoke --dry-run --records", "train --dataset digits --output", "data list --data-root"),
-    ],
-)
+@pytest.mark.parametrize("command", ["records merge", "train --dataset digits --output"])
 @pytest.mark.parametrize("inside", [False, True], ids=["a closed folder", "a folder within it"])
 def test_unreadable_path_exits_2_and_is_named(tmp_path, monkeypatch, command, inside):
-    """Some systems raise PermissionError when a closed folder is examined, which every command did at another place."""
+    """Some systems raise PermissionError when a closed folder is examined, which once was a traceback."""
     stat, access, closed = os.stat, os.access, tmp_path / "closed"
     closed.mkdir()
 
