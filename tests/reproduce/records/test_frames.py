@@ -7,14 +7,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from pandas import DataFrame, concat
+from pandas import DataFrame
 
 from petra_core import methods
 from reproduce.cells.kinds import GradientsCell
 from reproduce.grids import recipes
-from reproduce.grids.plans.transformers import IMAGES
-from reproduce.presentation.compare import means, measured_samples
-from reproduce.records.frames import LINES, PARTS, RUNS, SERIES, Frames, average_over_micro_batches, over_training
+from reproduce.presentation.compare import measured_samples
+from reproduce.records.frames import Frames, average_over_micro_batches, over_training
 from reproduce.records.results import read
 from tests import fake_records
 from tests.processes import call
@@ -65,22 +64,6 @@ def test_precisions_loaders_and_data_sets_have_separate_sheets(tmp_path: Path) -
     assert list(run_set.runs["status"]) == ["done"]
 
 
-def test_sample_counts_seeds_and_names_unfinished_ones(tmp_path: Path) -> None:
-    """A sample contains its values by seed, the number of planned seeds and the state of the others."""
-    cells = [recipes.cell("small", seed=seed) for seed in range(4)]
-    fake_records.train(cells[0], tmp_path, 60.0)
-    fake_records.train(cells[1], tmp_path, 61.0)
-    fake_records.train(cells[2], tmp_path, 61.0, epochs=1).fail("diverged", "nan")
-    (run_set,) = run_sets(tmp_path, "small", cells)
-    samples = means(run_set.runs, "test_accuracy", ["method", "k"])
-    sample = samples["PETRA", cells[0].accumulation]
-    assert sample.values == {0: 60.0, 1: 61.0}
-    assert sample.seeds == "2 of 4; 1 diverged"
-    assert sample.unfinished == "seed 2: diverged (epoch 2 of 3); seed 3: not run"
-    assert means(run_set.runs, "test_accuracy", ["method"])["PETRA"] == sample
-    assert samples["DSP", 1].summary == "not run"
-
-
 def test_shared_spread_counts_a_probed_training_once(tmp_path: Path) -> None:
     """A probed cell repeats the training of another cell, so the shared spread counts both once."""
     plain = [recipes.cell("small", seed=seed) for seed in range(2)]
@@ -92,19 +75,6 @@ def test_shared_spread_counts_a_probed_training_once(tmp_path: Path) -> None:
     spread = study.spreads["test_accuracy"]
     assert (spread.settings, spread.freedom) == (1, 2)
     assert spread.deviation == pytest.approx(1.0)
-
-
-def test_frames_have_the_declared_columns(tmp_path: Path) -> None:
-    """Every frame has the declared columns for all kinds of cells."""
-    fake_records.train(recipes.cell("small"), tmp_path, 60.0)
-    fake_records.train(replace(IMAGES.cell(methods.PETRA, 1), precision="bf16"), tmp_path, 60.0)
-    frames = Frames(read(tmp_path, [fake_records.complexity_cell(methods.PETRA)]))
-    assert tuple(frames.runs.columns) == RUNS
-    assert tuple(frames.lines(frames.runs["cell"]).columns) == LINES
-    assert tuple(frames.parts(frames.runs["cell"]).columns) == PARTS
-    assert tuple(frames.series.columns) == SERIES
-    assert set(frames.runs["kind"]) == {"training", "complexity"}
-    assert set(frames.runs["arithmetic"]) == {"float32", "bf16"}
 
 
 def test_record_of_own_network_is_read_without_its_module(tmp_path: Path) -> None:
@@ -157,19 +127,6 @@ def test_failed_export_leaves_no_partial_table(tmp_path: Path, monkeypatch: pyte
     assert not list((tmp_path / "tables").glob("*.csv"))
 
 
-def test_sheet_describes_the_recipe(tmp_path: Path) -> None:
-    """The description of a sheet contains data set, width, batch size, length and learning rate."""
-    small, paper = recipes.cell("small", accumulation=8), recipes.cell("paper", "revnet50", dataset="cifar100")
-    for cell, words in (
-        (small, "CIFAR-10, width 8, micro-batches of 32, 3 epochs, learning rate 0.1·batch·k"),
-        (recipes.cell("small", reference_rate=0.4), "learning rate 0.4·batch·k/256"),
-        (paper, "scale “paper”: CIFAR-100, width 64, micro-batches of 64, 300 epochs"),
-    ):
-        (run_set,) = run_sets(tmp_path, cell.scale, [cell])
-        assert words in run_set.describe()
-        assert "RevNet-" in run_set.describe(network=True)
-
-
 def test_sheet_describes_gpu_runs_and_pairs_across_devices(tmp_path: Path) -> None:
     """The description counts the runs on each GPU, and mentions pairs on different devices."""
     cells = [recipes.cell("small", seed=seed) for seed in range(3)]
@@ -195,20 +152,8 @@ def test_sheet_describes_gpu_runs_and_pairs_across_devices(tmp_path: Path) -> No
     )
 
 
-def test_measures_are_weighted_means_without_undefined_values() -> None:
-    """Measures are averaged over micro-batches, and undefined values are left out."""
-    # One epoch has two micro-batches, the other six; stage 0 keeps its input in the second.
-    rows = [("a", 0, 1, 0.5, 2, 0, "error", 1.0), ("a", 0, 2, 1.5, 6, 0, "error", None)]
-    rows += [("a", 0, 1, 0.5, 2, 1, "error", 1.0), ("a", 0, 2, 1.5, 6, 1, "error", 5.0)]
-    lines = DataFrame.from_records(rows, columns=list(LINES)).assign(k=None)
-    means = over_training(lines)
-    assert means.columns.tolist() == ["cell", "seed", "stage", "measure", "k", "value"]
-    assert means[["stage", "value"]].to_numpy().tolist() == [[0, 1.0], [1, 4.0]]
-    assert over_training(lines.iloc[:0]).empty
-
-
 def test_mean_is_weighted_and_skips_undefined_values() -> None:
-    """Means are weighted by micro-batches, keep their order, and leave out undefined values."""
+    """Means are weighted by micro-batches, keep their order, and leave out undefined values: NaN without any other."""
     rows = [(1, 0, 1, 1.0), (1, 0, 3, 5.0), (1, 1, 2, None), (0, 0, 5, None), (0, 1, 5, 7.0)]
     lines = DataFrame(rows, columns=["seed", "stage", "weight", "value"])
     means = average_over_micro_batches(lines, ["seed", "stage"])
@@ -217,4 +162,4 @@ def test_mean_is_weighted_and_skips_undefined_values() -> None:
     samples = measured_samples(means, ["stage"])
     assert {place: sample.values for place, sample in samples.items()} == {0: {1: 4.0}, 1: {0: 7.0}}
     assert samples[2].estimate is None
-    assert len(concat([means, means], ignore_index=True)) == 8
+    assert over_training(lines.assign(epoch=1, point=0.5, k=None))["value"].tolist() == [4.0, 7.0]

@@ -1,6 +1,5 @@
 """Test the structure of the networks as the engine runs them, the parts of the training, and gains."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from reproduce.grids.plans import gradients as plan
 from reproduce.measures.reconstruction import ReconstructionProbe
 from reproduce.records import gradients, results
 from reproduce.records.frames import Frames
-from reproduce.records.gradients import DELAYED, METHOD
+from reproduce.records.gradients import METHOD
 from tests import fake_probes, toys
 
 CELLS = {c.model: c for c in plan.cells("small") if isinstance(c, GradientsCell) and (c.accumulation, c.seed) == (1, 0)}
@@ -61,23 +60,3 @@ def test_single_micro_batches_give_finer_parts(probes: int, count: int, tmp_path
     made = parts(tmp_path, 24)
     assert made["begin"].nunique() == count
     assert (made["begin"].min(), made["end"].max()) == (0, CELLS["revnet18"].epochs)
-
-
-def profile(ours: Sequence[float | None], delayed: Sequence[float | None], measure: str) -> DataFrame:
-    """Make a profile whose last stage is the head."""
-    rows = [
-        {"seed": 0, "stage": stage, "head": stage == len(ours) - 1, "pair": pair, "measure": measure, "value": value}
-        for pair, values in ((METHOD, ours), (DELAYED, delayed))
-        for stage, value in enumerate(values)
-    ]
-    return DataFrame(rows).astype({"value": float})
-
-
-def test_gain_is_positive_where_petra_is_closer() -> None:
-    """The gain is positive where PETRA is closer, undefined where a value is missing, and absent at the head."""
-    cosine = gradients.gains(profile([0.9, 0.5, None, 1.0], [0.7, 0.6, 0.5, 1.0], "cosine"))
-    assert list(cosine["value"]) == pytest.approx([0.2, -0.1, float("nan")], nan_ok=True)
-    error = gradients.gains(profile([0.2, 1.5, 1.0, 0.0], [0.5, 1.0, 1.0, 0.0], "relative_error"))
-    assert list(error["value"]) == pytest.approx([0.3, -0.5, 0.0])
-    assert gradients.gains(profile([1.1, 1.0], [1.0, 1.0], "norm_ratio")).empty
-    assert list(gradients.over_stages(cosine)["value"]) == pytest.approx([0.05])  # over the defined values

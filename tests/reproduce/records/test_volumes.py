@@ -81,18 +81,13 @@ def test_finished_record_is_in_its_volume_only(tmp_path):
     assert accuracies(tmp_path) == [95.0] * 3
 
 
-def test_pandas_reads_every_volume(tmp_path):
-    train(CELL, tmp_path, 95.0)
-    train(OTHER, tmp_path, 90.0)
-    for root in (tmp_path, ROOT / "reports" / "records"):
-        for file in root.glob("*/*.jsonl"):
-            frame = pandas.read_json(file, lines=True)
-            assert len(frame) == len(file.read_text().splitlines())
-            assert all(isinstance(identity, str) for identity in frame["id"])
-            assert all(isinstance(run, str) for run in frame.get("run", ()))
-    frame = pandas.read_json(tmp_path / VOLUME, lines=True)
-    assert frame[frame["t"] == "result"]["test_accuracy"].tolist() == [95.0, 90.0]
-    assert frame[frame["t"] == "epoch"]["epoch"].tolist() == [1, 2, 3, 4] * 2
+def test_pandas_reads_identities_of_every_volume_as_text():
+    """An identity of digits only would become a number. docs/reproducibility.md reads results and epochs."""
+    for file in (ROOT / "reports" / "records").glob("*/*.jsonl"):
+        frame = pandas.read_json(file, lines=True)
+        assert len(frame) == len(file.read_text().splitlines())
+        assert all(isinstance(identity, str) for identity in frame["id"])
+        assert all(isinstance(run, str) for run in frame.get("run", ()))
 
 
 def test_diverged_record_is_published_and_can_be_retried(tmp_path):
