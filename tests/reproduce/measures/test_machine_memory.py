@@ -1,5 +1,6 @@
 """Test reading the system's memory reports from its files. A system without reports is not an error."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,8 @@ def test_cublas_workspaces_are_reported_separately(monkeypatch: pytest.MonkeyPat
     assert witness.report() == expected
 
 
-def grow_and_shrink() -> None:
+def grow_and_shrink() -> int:
+    """Return the number of this process."""
     witness = Witness(CPU)
     taken = bytearray(200 * MIB)
     taken[::4096] = bytes(len(taken[::4096]))  # touch every page
@@ -77,10 +79,11 @@ def grow_and_shrink() -> None:
     fresh = Witness(CPU).report()  # the previous peak is reset
     assert fresh is not None
     assert fresh["peak"] < 100 * MIB
+    return os.getpid()
 
 
 def test_real_process_is_seen_to_grow_and_shrink() -> None:
     """Use a separate process: the system may take or return memory that other tests have left in this one."""
     if Witness(CPU).report() is None:
         pytest.skip("this system does not tell a process how large it is")
-    in_fresh_process(grow_and_shrink)
+    assert in_fresh_process(grow_and_shrink) != os.getpid()
