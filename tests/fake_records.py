@@ -120,8 +120,12 @@ def train(
     data: dict[str, Any] | None = None,
     extra: dict[str, Any] | None = None,
     environment: dict[str, Any] | None = None,
+    seconds: float = 1.5,
 ) -> Record:
-    """Write a training record that ends at `accuracy` percent, or stops after `epochs`. `extra` extends the result."""
+    """Write a training record that ends at `accuracy` percent, or stops after `epochs`, each of which takes `seconds`.
+
+    `extra` extends the result.
+    """
     record = begin(cell, root, code=code, patch=patch, environment=environment)
     noise = random.Random(cell.identity)
     for epoch in range(1, (cell.epochs if epochs is None else epochs) + 1):
@@ -136,15 +140,15 @@ def train(
                 "train_loss": 2.3 * math.exp(-epoch),
                 "learning_rate": cell.learning_rate,
                 "test_accuracy": min(reached, 100.0),
-                "train_seconds": 1.5,
+                "train_seconds": seconds,
                 "evaluation_seconds": 0.1,
                 "images_per_second": 900.0,
                 "peak_bytes": 1_234_567,
             }
         )
     if epochs is None:
-        seconds = 1.5 * cell.epochs
-        finish(record, accuracy, train_seconds=seconds, data=data or built_in(cell.dataset), **(extra or {}))
+        total = seconds * cell.epochs
+        finish(record, accuracy, train_seconds=total, data=data or built_in(cell.dataset), **(extra or {}))
     return record
 
 

@@ -72,9 +72,8 @@ def fail() -> None:
     raise ChildProcessError(os.getpid())
 
 
-def test_fresh_process_is_new_and_returns_errors() -> None:
-    """Every call runs in a new process, whose exception is raised in the caller."""
-    first = in_fresh_process(os.getpid)
-    with pytest.raises(ChildProcessError) as second:
+def test_exception_of_fresh_process_is_raised() -> None:
+    """The call runs in another process, whose exception is raised in the caller. `test_machine_memory` has a result."""
+    with pytest.raises(ChildProcessError) as raised:
         in_fresh_process(fail)
-    assert len({os.getpid(), first, *second.value.args}) == 3
+    assert raised.value.args != (os.getpid(),)

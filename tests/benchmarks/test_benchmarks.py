@@ -4,10 +4,11 @@ import argparse
 import dataclasses
 import gc
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,20 +21,40 @@ from petra_core import HeadStage, Pipeline, ReversibleStage, Stage, methods, mod
 from petra_core.devices import captured
 from petra_core.devices.captured import CapturedSteps
 from petra_core.prediction.partition import Cost
+from reproduce.data.beton import RawImages
+from reproduce.data.loader import BatchFormat, InMemory, Loader
 from reproduce.grids.plans import bdia as bdia_cells
 from reproduce.grids.plans import forward_gradients as forward_gradient_cells
 from reproduce.modelling.simulation import Link
 from reproduce.records.benchmarks import ALLOCATED, SIDE_BITS, read, read_all
+from tests.conftest import ROOT
 from tests.fake_cuda import SharedMemoryRecorder
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--network", "chain2", "--width", "2", "--batch", "2", "--size", "8", "--threads", "1"]
 
 
-def test_tick_compares_methods_in_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def computed() -> Iterator[set[torch.dtype]]:
+    """Collect the dtypes in which convolutions compute."""
+    dtypes: set[torch.dtype] = set()
+
+    def note(module: nn.Module, inputs: object, output: Tensor) -> None:
+        if isinstance(module, nn.Conv2d):
+            dtypes.add(output.dtype)
+
+    hook = nn.modules.module.register_module_forward_hook(note)
+    yield dtypes
+    hook.remove()
+
+
+@pytest.mark.convolutions
+def test_tick_compares_methods_in_pairs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], computed: set[torch.dtype]
+) -> None:
     """Each method is measured once, in pairs with an autograd step, and the record is written."""
     twice = ["--methods", "PETRA", "BACKPROPAGATION", "petra"]  # measured once: two runs are not one with more pairs
-    record = tick.main([*TINY, "--pairs", "3", *twice, "--record", "--records", str(tmp_path)])
+    options = ["--pairs", "3", *twice, "--precision", "bf16", "--record", "--records", str(tmp_path)]
+    record = tick.main([*TINY, *options])
     assert read(tmp_path / "benchmarks" / "tick.json") == record
     compared = [(c.group.rsplit(", ", 1)[1], c.first, c.second) for c in record.comparisons]
     assert compared == [
@@ -43,15 +64,20 @@ def test_tick_compares_methods_in_pairs(tmp_path: Path, capsys: pytest.CaptureFi
         (methods.BACKPROPAGATION.title, "tick", "autograd step"),  # keeps its graphs and does not recompute
     ]
     assert all(len(record.ratios(comparison)) == 3 for comparison in record.comparisons)
-    assert record.setting["width"] == 2
+    assert (record.setting["width"], record.setting["precision"]) == (2, "bf16")
+    assert computed == {torch.bfloat16}, "on all sides"
     assert str(tmp_path) not in record.command
     assert "held between ticks, predicted: BACKPROPAGATION" in capsys.readouterr().out
 
 
-def test_tick_compares_with_another_method(tmp_path: Path) -> None:
-    """With --against, ticks of two methods are compared; without --record, nothing is written."""
-    tiny = [*TINY, "--pairs", "2"]
-    tick.main([*tiny, "--against", "APPROXIMATE_INPUTS", "--record", "tick-double", "--records", str(tmp_path)])
+@pytest.mark.convolutions
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("float32", torch.float32)])
+def test_tick_compares_with_another_method(
+    tmp_path: Path, computed: set[torch.dtype], precision: str, dtype: torch.dtype
+) -> None:
+    """With --against, ticks of two methods are compared, both in the chosen precision."""
+    options = ["--pairs", "2", "--against", "APPROXIMATE_INPUTS", "--precision", precision]
+    tick.main([*TINY, *options, "--record", "tick-double", "--records", str(tmp_path)])
     record = read(tmp_path / "benchmarks" / "tick-double.json")
     assert record.title == "A tick against one of Approximate inputs"
     assert [(comparison.first, comparison.second) for comparison in record.comparisons] == [
@@ -59,8 +85,7 @@ def test_tick_compares_with_another_method(tmp_path: Path) -> None:
         ("tick and its residual functions", "tick of Approximate inputs"),
         ("tick", "tick and its residual functions"),
     ]
-    tick.main([*tiny, "--records", str(tmp_path / "none")])
-    assert not (tmp_path / "none").exists(), "nothing is written without --record"
+    assert computed == {dtype}
 
 
 def test_captured_tick_is_compared_with_every_rival(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,27 +150,6 @@ def test_recorded_autograd_step_keeps_weights_alive() -> None:
     del step
     gc.collect()
     assert weights() is None
-
-
-@pytest.mark.convolutions
-@pytest.mark.parametrize(
-    ("precision", "more"), [("bf16", []), *((name, ["--against", "DSP"]) for name in ("bf16", "float32"))]
-)
-def test_all_sides_of_tick_use_the_precision(tmp_path: Path, precision: str, more: list[str]) -> None:
-    """All convolutions of a comparison compute in the chosen precision, which is recorded."""
-    computed: set[torch.dtype] = set()
-
-    def note(module: nn.Module, inputs: object, output: Tensor) -> None:
-        if isinstance(module, nn.Conv2d):
-            computed.add(output.dtype)
-
-    hook = nn.modules.module.register_module_forward_hook(note)
-    try:
-        tick.main([*TINY, "--pairs", "1", *more, "--precision", precision, "--record", "--records", str(tmp_path)])
-    finally:
-        hook.remove()
-    assert computed == {torch.bfloat16 if precision == "bf16" else torch.float32}
-    assert read(tmp_path / "benchmarks" / "tick.json").setting["precision"] == precision
 
 
 def test_records_option_expands_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,19 +259,20 @@ def test_forward_gradients_compare_all_ways(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed")
-def test_loaders_measure_every_part() -> None:
+def test_loaders_measure_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Black images in memory take the place of FFCV, for which Numba compiles for half a minute."""
     from benchmarks import loaders
 
+    def through_ffcv(path: Path, workers: int, batch_format: BatchFormat = loaders.SMALL) -> Loader:
+        shape = (loaders.BATCH, 3, batch_format.image_size, batch_format.image_size)
+        images = RawImages(np.zeros(shape, np.uint8), np.zeros(loaders.BATCH, int))
+        return Loader(InMemory(images, batch_format, augment=True), loaders.BATCH, seed=0)
+
+    monkeypatch.setattr(loaders, "through_ffcv", through_ffcv)
     few = "--workers 0 --pairs 1 --seconds 0.05 --images 640 --files 70 --widths 2 --threads 1"
     record = loaders.main(few.split())
     groups = [comparison.group.split(",")[0] for comparison in record.comparisons]
-    assert groups == [
-        "small",
-        "memory",
-        "jpeg",
-        "share",
-        "share",
-    ]
+    assert groups == ["small", "memory", "jpeg", "share", "share"]
     assert all(record.spread(comparison).median > 0 for comparison in record.comparisons)
 
 

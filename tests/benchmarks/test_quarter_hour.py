@@ -66,12 +66,7 @@ def long(seed: int) -> TrainingCell:
 
 def record(cell: TrainingCell, root: Path, seconds: float, epochs: int) -> None:
     """Write a record with a number of epochs, each of a given duration. It is complete if these are all epochs."""
-    made = fake_records.begin(cell, root)
-    for epoch in range(1, epochs + 1):
-        line = {"epoch": epoch, "test_accuracy": 50.0, "train_loss": 1.0, "learning_rate": 0.1, "peak_bytes": 1}
-        made.append(line | {"train_seconds": seconds, "evaluation_seconds": 0.0, "images_per_second": 1.0})
-    if epochs == cell.epochs:
-        fake_records.finish(made, 50.0, data=fake_records.built_in(cell.dataset))
+    fake_records.train(cell, root, 50.0, epochs=None if epochs == cell.epochs else epochs, seconds=seconds)
 
 
 def trained(folder: Path, cell: TrainingCell, seconds: float = 0.01, pause: float = 0.0) -> Candidate:
@@ -210,8 +205,8 @@ def test_next_cell_that_fits_is_trained(tmp_path, call, jump, capsys, monkeypatc
     monkeypatch.setattr(quarter_hour, "how_trained", lambda *_: ([], where))
     assert call([], [trained(tmp_path, long(0)), *quick], []) == 0
     output = capsys.readouterr().out
-    assert f"training: {long(0).name} needs 9060 s" in output
-    assert f"training: {quick[0].cell.name}: it needs 6300 s more" in output
+    assert f"training: {long(0).name} needs 9061 s" in output
+    assert f"training: {quick[0].cell.name}: it needs 6301 s more" in output
     assert f"training: {quick[1].cell.name}: done" in output
     assert [times(tmp_path, f"cell-{seed}") for seed in range(3)] == [0, 1, 1]
     assert (tmp_path / "cell-1-stopped").exists()
