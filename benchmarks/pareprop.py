@@ -197,9 +197,8 @@ def time_rounds(run: ParepropRun, device: torch.device, threads: int, rounds: in
 
     Raises:
         MemoryError: The CUDA allocator had to release memory and allocate it again during a timed step. This happens
-            when
-            the three networks and the memory cached for their streams leave too little free memory, and such a time is
-            not a property of the method.
+            when the three networks and the memory cached for their streams leave too little free memory, and such a
+            time is not a property of the method.
 
     """
     steps = {}
