@@ -70,7 +70,7 @@ _MEASURED = ("test_accuracy", "best_test_accuracy", "test_bits_per_byte", "train
 _TIMED = ("train_seconds", "images_per_second", "micro_batches")
 AVERAGED = 10  # number of last epochs that an accuracy or a loss is averaged over, as in the paper's Figure 4
 #: Columns whose spread over seeds is shared within a study.
-SPREAD = ("test_accuracy", "best_test_accuracy", "final_accuracy", "final_loss", "test_bits_per_byte")
+SPREAD = ("test_accuracy", "best_test_accuracy", "final_accuracy", "train_loss", "final_loss", "test_bits_per_byte")
 
 
 def settings_key(cell: Cell) -> str:
