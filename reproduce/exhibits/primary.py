@@ -18,9 +18,10 @@ from pandas import DataFrame
 from reproduce.cells.kinds import from_dict
 from reproduce.cells.networks import title_of
 from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, notes, text_of
+from reproduce.presentation import content, tables
 from reproduce.presentation.compare import DONE, NOT_RUN, Difference, sample_of
 from reproduce.presentation.content import Entry, Finding, Role, Table, missing
-from reproduce.presentation.statistics import MARGIN_POINTS, holm, p_value
+from reproduce.presentation.statistics import CONFIDENCE, MARGIN_POINTS, Verdict, holm, p_value
 from reproduce.presentation.tables import amount, difference_column, entry, judged_columns, number, table, words
 from reproduce.records.frames import AVERAGED, Frames, settings_key
 from reproduce.text import conjunction, count
@@ -58,9 +59,10 @@ class Primary:
     corrected: float = 1.0
 
     @property
-    def holds(self) -> bool:
-        """True if the difference is not 0, after the correction for several comparisons."""
-        return self.corrected < 0.05
+    def verdict(self) -> Verdict:
+        """Verdict on the accuracy. A difference that is not significant after the correction is open."""
+        found = self.accuracy.verdict
+        return found if found is Verdict.EQUAL or self.corrected < 1 - CONFIDENCE else Verdict.OPEN
 
 
 @cache
@@ -114,7 +116,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
     """Yield the comparisons, and the spreads on which all intervals of the report are based."""
     known = primaries(frames)
     made = [comparison for comparison in known if comparison.accuracy.estimate]
-    verdicts = Counter(comparison.accuracy.verdict.value for comparison in made)
+    verdicts = Counter(comparison.verdict.value for comparison in made)
     listed = conjunction(
         [f"{number} {'is' if number == 1 else 'are'} {verdict}" for verdict, number in verdicts.items()]
     )
@@ -132,9 +134,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
             words("comparison", lambda comparison: comparison.title),
             words("question", lambda comparison: comparison.question),
             words("setting", lambda comparison: comparison.setting),
-            judged_columns(
-                "points", lambda comparison: comparison.accuracy if comparison.accuracy.estimate else NOT_RUN
-            ),
+            judged_columns("points", _judge),
             entry("p, corrected", _p),
             judged_columns(
                 "points",
@@ -152,6 +152,13 @@ def whole(frames: Frames) -> Iterator[Shown]:
     if len(epochs) and (short := int((epochs <= SHORT).sum())):
         yield Finding(text_of("primary", "short", short=short, trainings=len(epochs), most=SHORT), Role.ALERT)
     yield Folded(_spreads(frames))
+
+
+def _judge(comparison: Primary) -> list[Entry] | str:
+    """Return the difference and its verdict after the correction."""
+    if comparison.accuracy.estimate is None:
+        return NOT_RUN
+    return [tables.difference_entries(comparison.accuracy)[0], content.verdict(comparison.verdict)]
 
 
 def _p(comparison: Primary) -> Entry:

@@ -297,12 +297,11 @@ def _reconstruction(frames: Frames, run_set: RunSet) -> str:
 
 
 def _seen(comparison: Primary) -> str:
-    verdict = comparison.accuracy.verdict
-    if verdict is Verdict.LOWER and comparison.holds:
+    if comparison.verdict is Verdict.LOWER:
         return "reconstruction and current weights cost accuracy"
-    if verdict is Verdict.HIGHER and comparison.holds:
+    if comparison.verdict is Verdict.HIGHER:
         return "reconstruction and current weights cost no accuracy"
-    if verdict is Verdict.EQUAL:
+    if comparison.verdict is Verdict.EQUAL:
         return "no cost of reconstruction and current weights above half a point is left"
     return "whether reconstruction and current weights cost accuracy is open"
 

@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from reproduce.exhibits import primary
 from reproduce.grids import recipes
 from reproduce.grids.grid import grid_of
 from reproduce.grids.plans import length
-from reproduce.records.frames import Frames, settings_key
+from reproduce.presentation.compare import SeedSample
+from reproduce.presentation.statistics import Verdict
+from reproduce.records.frames import SPREAD, Frames, settings_key
 from reproduce.records.lost_commits import LOST
 from reproduce.records.results import read
 from tests import fake_records, sections
@@ -149,6 +152,20 @@ def test_families_have_three_to_five_comparisons() -> None:
     assert all(3 <= size <= 5 for size in sizes.values())
     assert {comparison["study"] for comparison in declared["comparisons"]} == declared["studies"].keys()
     assert primary.read_declaration() == declared
+
+
+def test_outcomes_share_the_spread_of_their_study() -> None:
+    """The intervals of both outcomes of every family use the spread of the study."""
+    families = primary.read_declaration()["families"].values()
+    assert {primary.OUTCOME, *(family["loss"] for family in families)} <= set(SPREAD)
+
+
+def test_difference_that_is_not_significant_after_the_correction_is_open() -> None:
+    difference = SeedSample({0: 80.0, 1: 80.2, 2: 80.4}) - SeedSample({0: 79.0, 1: 79.2, 2: 79.4})
+    assert difference.verdict is Verdict.HIGHER
+    comparison = primary.Primary("family", "title", "question", 27, "setting", *[difference] * 3, corrected=0.06)
+    assert comparison.verdict is Verdict.OPEN
+    assert replace(comparison, corrected=0.04).verdict is Verdict.HIGHER
 
 
 def test_compared_cells_are_planned_with_the_family_seeds() -> None:
