@@ -9,7 +9,7 @@ from petra_core import methods
 from reproduce import published
 from reproduce.cells.kinds import Cell, TrainedCell
 from reproduce.exhibits._exhibit import all_exhibits
-from reproduce.exhibits.claims import Judged, judge
+from reproduce.exhibits.claims import Judged, judge, judge_claim
 from reproduce.grids.plans import PLANS
 from reproduce.presentation.statements import ClaimVerdict
 from reproduce.records.frames import Frames
@@ -111,3 +111,15 @@ def test_evidence_names_recorded_cells(golden_frames: Frames, judged: list[Judge
     for evidence in (evidence for judgement in judged for evidence in judgement.evidence):
         assert evidence.cells
         assert all(cell in names or cell.startswith("benchmarks/") for cell in evidence.cells)
+
+
+def test_cpus_do_not_decide_the_claim_about_pareprop(golden_frames: Frames) -> None:
+    """PaReprop was made for GPUs: the same measurements refute the claim only if a GPU made them."""
+    results = golden_frames.results
+    measured = next(record for record in results.benchmarks if record.name == "pareprop")
+    on_gpu = replace(measured, environment={**measured.environment, "device": "NVIDIA H200"})
+    claim = next(claim for claim in CLAIMS if claim.exhibit == "pareprop")
+    verdicts = [
+        judge_claim(claim, Frames(replace(results, benchmarks=(record,)))).verdict for record in (measured, on_gpu)
+    ]
+    assert verdicts == [ClaimVerdict.OPEN, ClaimVerdict.NOT_SO]
