@@ -249,18 +249,18 @@ def _title(gaps: Mapping[int, Difference], network: str, chain: Gaps | None) -> 
     assert known is not None  # `gaps` contains only differences with an estimate
     if known.low is None or known.high is None:
         return "It is not yet known whether PETRA is as good as backpropagation: no training has several runs."
-    if gap.verdict is Verdict.EQUAL:
-        return f"After {epochs} epochs PETRA is as good as backpropagation, within half a point."
-    if gap.verdict is Verdict.HIGHER:
-        return f"After {epochs} epochs PETRA is better than backpropagation."
     if gap.verdict is Verdict.OPEN:
         return f"After {epochs} epochs it is still open whether PETRA is as good as backpropagation."
+    petra = f"After {epochs} epochs PETRA with the paper's timing is"
+    if gap.verdict is Verdict.EQUAL:
+        return f"{petra} as good as backpropagation, within half a point."
+    if gap.verdict is Verdict.HIGHER:
+        return f"{petra} better than backpropagation."
     shortest = gaps[min(gaps)].estimate
     before = f" ({-shortest.mean:.1f} after {min(gaps)} epochs)" if shortest and min(gaps) < epochs else ""
     lost = chain.by_epochs[epochs].estimate if chain and epochs in chain.by_epochs else None
     deeper = f", and {-lost.mean:.1f} on a chain of 16 blocks" if lost and (lost.high or 0) < 0 else ""
-    below = f"{-known.mean:.1f} points below backpropagation on {network}{before}{deeper}"
-    return f"After {epochs} epochs PETRA is {below}."
+    return f"{petra} {-known.mean:.1f} points below backpropagation on {network}{before}{deeper}."
 
 
 def _state_width(cell: TrainedCell) -> str:
@@ -354,9 +354,10 @@ def _saves(network: TimedNetwork) -> Answer:
     ]
     same = ours.fullest > 0.98 * rival.fullest
     title = (
-        "In total PETRA holds less than delayed gradients and DSP, but on the fullest device no less than DSP"
+        "With the paper's timing PETRA holds less in total than delayed gradients and DSP, but on the fullest device "
+        "no less than DSP"
         if same
-        else "PETRA holds less than delayed gradients and DSP on every device"
+        else "With the paper's timing PETRA holds less than delayed gradients and DSP on every device"
     )
     title += ", and there more than backpropagation on one device." if ours.fullest > exact.total else "."
     parts = [f"In lockstep PETRA holds {conjunction(saved)} in total."]
