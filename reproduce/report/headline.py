@@ -337,7 +337,7 @@ def _hold(network: TimedNetwork, title: str, slack: float) -> Modelled:
 
 
 def _held(network: TimedNetwork) -> dict[str, Modelled]:
-    """Return bytes by way of training, as the model of the trade-off predicts them from shapes.
+    """Return bytes by way of training, as the model of the trade-off predicts them from shapes and stage costs.
 
     The bytes that runs have counted are not used: a single process orders the actions of its stages differently than
     devices that work at the same time, and so did engines of different versions.
