@@ -73,6 +73,7 @@ ONE_PROCESS = "autograd, one process"
 SHOWN = {
     ONE_PROCESS: "Backpropagation in one process",
     OURS: OURS,
+    "PETRA, merged to J = 2": "PETRA with merged stages",
     PIPELINE: PIPELINE,
     CHECKPOINTED: "1F1B with checkpointing",
 }
