@@ -319,7 +319,8 @@ def _at_paper_scale(frames: Frames) -> str:
     (single,) = done
     row = _published_rows().get((single["dataset"], single["model"], single["method"]))
     reached = f"{single[BEST]:.2f} %" + (f" (published: {row['top1_percent']} %)" if row else "")
-    way = f"{methods.by_name(single['method']).title} on {single['network'].partition(',')[0]}"
+    setting = f"k = {single['k']}, {single['arithmetic']}"
+    way = f"{methods.by_name(single['method']).title} ({setting}) on {single['network'].partition(',')[0]}"
     return text_of("headline", "single", planned=planned, way=way, reached=reached)
 
 
