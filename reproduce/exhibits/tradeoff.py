@@ -117,8 +117,8 @@ def _worth(run_set: RunSet, points: DataFrame, accuracy: SeedSamples) -> Sentenc
     most = DEVICES[-1]
     same = most in keeping.index and all(math.isclose(keeping[c][most], ours[c][most], rel_tol=SAME) for c in COSTS)
     return Sentence(
-        f"In the model PETRA with its stages kept apart is on the front of accuracy, bytes and time {front}{beaten}. "
-        f"On {most} devices at k = {ACCUMULATION[run_set.scale]}, in lockstep, PETRA takes "
+        f"In the model, at k = {ACCUMULATION[run_set.scale]} and in lockstep, PETRA with its stages kept apart is on "
+        f"the front of accuracy, bytes and time {front}{beaten}. On {most} devices PETRA takes "
         f"{ours['milliseconds'][most]:.1f} ms and {ours['megabytes'][most]:.0f} MB{', as DSP does' * same}, 1F1B "
         f"{plain['milliseconds'][most]:.1f} ms and {plain['megabytes'][most]:.0f} MB; {run_set.after} PETRA − "
         f"backpropagation is {lost}."
