@@ -119,7 +119,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     ]
     yield table(
         key=f"corrections-{run_set.key}",
-        caption=f"Corrections for delay: accuracy gained and memory held at the recipe's learning rate ({setting}).",
+        caption=text_of("corrections", "recipe", setting=setting),
         rows=[place for place in accuracy if place[2] != EXACT.name],
         fields=[
             *place,
