@@ -1,7 +1,7 @@
 """List commits that records name but that are not in this repository, so that the code of these runs is unknown.
 
-The runs stay in the tables, with a mark, and are excluded from the primary comparisons until they are repeated. A test
-compares this list with the repository's history.
+The runs stay in the tables and are excluded from the primary comparisons until they are repeated. The report names them
+under Provenance. A test compares this list with the repository's history.
 """
 
 #: Known facts about the code, by commit.
