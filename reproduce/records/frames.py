@@ -399,7 +399,7 @@ def _run(run: Run[Cell]) -> dict[str, Any]:
     devices = dict.fromkeys(environment.get("device", "cpu") for environment in run.environments)
     gpus = [device for device in devices if device != "cpu"]
     row |= {
-        "gpus": conjunction([*gpus, *(["in part a CPU"] * (bool(gpus) and "cpu" in devices))]),
+        "gpus": conjunction([*gpus, *(["in part on a CPU"] * (bool(gpus) and "cpu" in devices))]),
         "machine": machine_of(run),
     }
     row |= {"traceable": not any(str(code.get("commit")) in LOST for code in run.codes), "study": None}

@@ -139,7 +139,7 @@ def test_sheet_describes_gpu_runs_and_pairs_across_devices(tmp_path: Path) -> No
         fake_records.train(cell, tmp_path, 60.0)
     (run_set,) = run_sets(tmp_path, "small", cells)
     assert run_set.describe().endswith(
-        ", float32; 3 runs: 1 on NVIDIA H200 and in part a CPU, 2 on CPUs"
+        ", float32; 3 runs: 1 on NVIDIA H200 and in part on a CPU, 2 on CPUs"
     )  # where it resumed
     for seed in (1, 2):
         cells.append(recipes.cell("small", method=methods.BACKPROPAGATION, seed=seed))
@@ -148,7 +148,7 @@ def test_sheet_describes_gpu_runs_and_pairs_across_devices(tmp_path: Path) -> No
     cells.append(recipes.cell("small", seed=3))  # not run
     (run_set,) = run_sets(tmp_path, "small", cells)
     assert run_set.describe().endswith(
-        "; 5 runs: 1 on NVIDIA H200 and in part a CPU, 2 on NVIDIA H200, 2 on CPUs; some compare different devices"
+        "; 5 runs: 1 on NVIDIA H200 and in part on a CPU, 2 on NVIDIA H200, 2 on CPUs; some compare different devices"
     )
 
 
