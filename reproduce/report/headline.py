@@ -250,18 +250,19 @@ def _title(gaps: Mapping[int, Difference], network: str, chain: Gaps | None) -> 
     assert known is not None  # `gaps` contains only differences with an estimate
     if known.low is None or known.high is None:
         return "It is not yet known whether PETRA is as good as backpropagation: no training has several runs."
+    petra = "PETRA with the paper's timing is"
     if gap.verdict is Verdict.OPEN:
-        return f"After {epochs} epochs it is still open whether PETRA is as good as backpropagation."
-    petra = f"After {epochs} epochs PETRA with the paper's timing is"
+        return f"After {epochs} epochs it is still open whether {petra} as good as backpropagation."
     if gap.verdict is Verdict.EQUAL:
-        return f"{petra} as good as backpropagation, within half a point."
+        return f"After {epochs} epochs {petra} as good as backpropagation, within half a point."
     if gap.verdict is Verdict.HIGHER:
-        return f"{petra} better than backpropagation."
+        return f"After {epochs} epochs {petra} better than backpropagation."
     shortest = gaps[min(gaps)].estimate
     before = f" ({-shortest.mean:.1f} after {min(gaps)} epochs)" if shortest and min(gaps) < epochs else ""
     lost = chain.by_epochs[epochs].estimate if chain and epochs in chain.by_epochs else None
     deeper = f", and {-lost.mean:.1f} on a chain of 16 blocks" if lost and (lost.high or 0) < 0 else ""
-    return f"{petra} {-known.mean:.1f} points below backpropagation on {network}{before}{deeper}."
+    below = f"{-known.mean:.1f} points below backpropagation on {network}{before}{deeper}"
+    return f"After {epochs} epochs {petra} {below}."
 
 
 def _state_width(cell: TrainedCell) -> str:
