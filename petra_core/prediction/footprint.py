@@ -147,9 +147,12 @@ def _predict(
             return 1
         if not stashes:
             return 0
-        if "forward_weights" in overridden:
-            return _predictions(in_flight, stale, accumulation)
-        return -(-stale // accumulation)
+        if "forward_weights" not in overridden:
+            return -(-stale // accumulation)
+        # A prediction belongs to the versions now and at the backward, and is kept for all micro-batches with both.
+        versions = [((m - stale) // accumulation, m // accumulation) for m in range(in_flight + accumulation)]
+        windows = (versions[start : start + in_flight] for start in range(accumulation))
+        return max(len({(now, due) for now, due in window if now != due}) for window in windows)
 
     def kept(in_flight: int) -> dict[str, int]:
         """Return the bytes that are kept for this many micro-batches in flight."""
@@ -170,10 +173,3 @@ def _predict(
     peak["stashed_weights"] += evaluates_others * footprint.block
     peak["messages"] += max(footprint.below + footprint.target, footprint.above)
     return StagePrediction({kind: held[kind] for kind in KINDS if kind in held}, {kind: peak[kind] for kind in KINDS})
-
-
-def _predictions(in_flight: int, stale: int, accumulation: int) -> int:
-    """Return the maximum number of predictions (pairs of versions) among consecutive micro-batches in flight."""
-    versions = [((m - stale) // accumulation, m // accumulation) for m in range(in_flight + accumulation)]
-    windows = (versions[start : start + in_flight] for start in range(accumulation))
-    return max(len({(now, due) for now, due in window if now != due}) for window in windows)
