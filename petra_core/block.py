@@ -146,6 +146,7 @@ class Block:
         # torch.utils.checkpoint does.
         self._watched_backwards: float = INSPECTED
         self._sets_attributes = False  # whether a kept graph was differentiated after a later forward set attributes
+        self._registries = [registry for m in stage.modules() for registry in (m._parameters, m._buffers)]
         self._owned_outputs = OwnedTensors(stage, may_pass=stage.invertible)  # a coupling returns a whole input stream
         self._owned_messages, self._owned_gradients = OwnedTensors(stage), OwnedTensors(stage)
         self._inspected: BlockInspection | None = None
@@ -154,6 +155,7 @@ class Block:
         self.graph_bytes: int | None = None
         self._ledger, self._device, self._autocast = ledger, device, settings.autocast
 
+    @torch.no_grad()
     def forward(self, micro_batch: int, inputs: Streams, target: Target, version: WeightVersion) -> Streams:
         """Evaluate the block, and keep the data that the method needs for the backward.
 
@@ -207,15 +209,16 @@ class Block:
                 if not isinstance(stage, HeadStage):
                     tape.forget()
             else:
-                with torch.no_grad():
-                    outputs = detach(self.evaluate(inputs, weights))
+                outputs = detach(self.evaluate(inputs, weights))
         if before is not None and self._writes_buffers is None:
             self._writes_buffers = bool(self.frozen.changed(before))
             before = before if self._writes_buffers else None  # otherwise they are constants, such as masks
         if inspected is not None and inspected.evaluates:
             self._inspect(inputs, outputs, tape, weights)
         self.structure.check_modes(in_flight=False)  # a forward may set modes
-        outputs = self._owned_outputs(outputs, inputs)
+        # An output may be a parameter or buffer in some forwards only, such as a condition that is dropped at random.
+        own = {storage_of(t) for registry in self._registries for t in registry.values() if t is not None}
+        outputs = tuple(s.clone() if storage_of(s) in own else s for s in self._owned_outputs(outputs, inputs))
         entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, None if tape is None else weights)
         entry.projections = () if inspected is None else inspected.projections
         entry.autocast, entry.before = autocast_dtype(self._device, self._autocast), before
@@ -314,6 +317,7 @@ class Block:
         """Return whether the forward of the oldest entry drew random numbers, which its `reconstruct` draws again."""
         return self._memory[0].random is not None
 
+    @torch.no_grad()  # as autograd does it: a custom function may return a gradient that requires a gradient
     def backward(
         self, micro_batch: int, grad_outputs: Streams, *, input_gradient: bool, collected: dict[Tensor, Tensor] | None
     ) -> tuple[Streams | None, Streams | None]:
@@ -345,8 +349,8 @@ class Block:
             collected |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
         gradients = self.weights.correct(entry.version, self._owned_gradients(gradients, grad_outputs))
         grad_inputs = grad_inputs and self._owned_messages(grad_inputs, grad_outputs)
-        self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ())))
         inputs = entry.tape.inputs
+        self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ()), *(inputs or ()), *entry.kept))
         self._ledger.add("graph", -(self.graph_bytes or 0))
         self._ledger.add(self._kept_as, -entry.held)
         self.weights.release(entry.version, entry.weights, (other.version for other in self._memory))
@@ -378,7 +382,6 @@ class Block:
         with (
             self._stream,
             self._scratch.freeze() if entry.buffers is None else contextlib.nullcontext(),
-            torch.no_grad(),  # so that only an evaluation enables gradients, not the engine
             BackwardWatch() as watch,  # type: ignore[no-untyped-call]  # torch gives it no types
         ):
             grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
@@ -474,8 +477,9 @@ class Block:
 
     def _accumulate(self, gradients: Sequence[Tensor | None], messages: Streams) -> None:
         # A sum is written in place later, so it needs a storage that nothing else uses. A gradient may share its
-        # storage with a message (the gradient of a bias of full shape is the message itself) or with another gradient,
-        # or may be a slice or an expanded scalar, or a hook of the parameter may keep it. Such a gradient is copied.
+        # storage with a message (the gradient of a bias of full shape is the message itself), with the block's input
+        # (if a custom function returns that) or with another gradient, or may be a slice or an expanded scalar, or a
+        # hook of the parameter may keep it. Such a gradient is copied.
         taken = {storage_of(tensor) for tensor in messages}
         sums: list[Tensor] = []
         terms: list[Tensor] = []

@@ -96,8 +96,7 @@ class BlockWeights:
         """Return the weights of a forward: a version that is kept, or a prediction. None for the current weights."""
         if version in self._versions or not version.ahead:
             return self._versions.get(version)
-        with torch.no_grad():
-            return self._rules.forward_weights(self.trained, int(version.ahead[0]))
+        return self._rules.forward_weights(self.trained, int(version.ahead[0]))
 
     def select_for_graph(self, version: WeightVersion) -> StageWeights | None:
         """Return the weights that a graph of this version is recorded on. None for the parameters of the module."""
@@ -125,11 +124,10 @@ class BlockWeights:
         """Return the gradients of a micro-batch, corrected if its forward did not use the current weights."""
         if (weights := self._versions.get(version)) is None or not self._rules.corrects:
             return gradients
-        with torch.no_grad():
-            return tuple(
-                None if gradient is None else self._rules.gradient(parameter, gradient, weights[name])
-                for (name, parameter), gradient in zip(self.trained.items(), gradients, strict=True)
-            )
+        return tuple(
+            None if gradient is None else self._rules.gradient(parameter, gradient, weights[name])
+            for (name, parameter), gradient in zip(self.trained.items(), gradients, strict=True)
+        )
 
     def leaves(self) -> dict[str, Tensor]:
         """Return graph leaves on the parameters' storage, with separate version counters.

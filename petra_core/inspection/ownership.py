@@ -4,7 +4,7 @@
 the same memory in every call. The next update or forward would then overwrite messages that are still in flight. In the
 same way a `torch.autograd.Function` may return one workspace as the gradient of every micro-batch. The storages of a
 block's outputs and gradients are examined in its first forwards and backwards. The tensors that share memory there are
-copied from then on.
+copied from then on. An output that is a parameter or a buffer in later forwards only is copied by the block.
 """
 
 from collections.abc import Sequence

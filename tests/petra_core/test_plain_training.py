@@ -226,6 +226,39 @@ def test_gradients_that_share_memory_are_accumulated_separately(method: Method) 
     assert_close(*models)
 
 
+class _InputAsGradient(torch.autograd.Function):
+    """Multiplication by a weight, to which it gives the input or a copy of it as the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, copied: bool) -> Tensor:
+        ctx.copied = copied
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        return gradients[0] * weight, x.clone() if ctx.copied else x, None
+
+
+@pytest.mark.parametrize("method", [methods.BACKPROPAGATION, methods.REVERSIBLE_BACKPROPAGATION, methods.PETRA])
+@pytest.mark.parametrize("k", [1, 3])
+def test_gradient_may_be_the_input(method: Method, k: int) -> None:
+    """Neither the sum nor the clipping of such gradients changes the input, which the stage below inverts."""
+    models = []
+    for copied in (False, True):
+        scaled = computing(
+            lambda m, x, copied=copied: m.f(_InputAsGradient.apply(x, m.weight, copied)),
+            weight=lambda: nn.Parameter(torch.ones(5, 4)),
+        )
+        stages = [*network(scaled)[:2], *network(scaled)[1:]]  # the lowest of three inverts what the highest has sent
+        trained = Pipeline(stages, method, optimizer=sgd, accumulation=k, clip=Clip(0.1, per_stage=True))
+        step(trained, 14)
+        trained.drain()
+        models.append(trained.model)
+    assert_close(*models)
+
+
 def test_optimizer_may_name_its_instance_as_it_likes() -> None:
     """The first argument of `step` is the optimizer, whatever its name is."""
 

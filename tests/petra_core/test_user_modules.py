@@ -535,6 +535,24 @@ def test_stages_that_return_views_train_with_predicted_weights(method: Method) -
     assert trained(with_views(), method, delay=[PredictedWeights()])["losses"].isfinite().all()
 
 
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
+def test_output_may_be_a_parameter_at_times(method: Method) -> None:
+    """A condition that is dropped after the first micro-batches was once changed by updates while it was in flight."""
+    results = []
+    for copied in (False, True):
+
+        def forward(m: Any, x: Tensor, copied: bool = copied) -> tuple[Tensor, Tensor]:
+            dropped = m.nothing.clone() if copied else m.nothing
+            return m.f(x), dropped if 0.5 < x.sum() < 1 else m.f(x).tanh()  # not in the first four micro-batches
+
+        torch.manual_seed(0)
+        first = computing(forward, nothing=lambda: nn.Parameter(torch.ones(5, 4)))(nn.Linear(3, 4))
+        mixing = computing(lambda m, streams: m.f(streams[0] * streams[1]))(nn.Linear(4, 4))
+        stages = [*map(BufferedStage, (first, mixing, nn.Tanh())), HeadStage(nn.Linear(4, 2))]
+        results.append(trained([stage.double() for stage in stages], method))
+    assert_bitwise_equal(*results)
+
+
 def test_frozen_weights_may_be_in_bfloat16() -> None:
     """An adapter of a model that is kept in bfloat16 was once refused."""
     adapting = computing(lambda m, x: m.f(x) + F.linear(x.bfloat16(), m.weight).to(x.dtype))
