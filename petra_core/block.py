@@ -110,6 +110,8 @@ class Block:
         structure: The block's parameters when the pipeline was made.
         frozen: The block's buffers, which a reconstruction does not change.
         graph_bytes: Bytes of one graph, equal for all micro-batches of the same shapes; None before one is measured.
+        watched_backwards: Number of backwards that `BackwardWatch` still watches: the first ones with new shapes, and
+            all if one evaluates the function, as torch.utils.checkpoint does.
 
     """
 
@@ -142,9 +144,7 @@ class Block:
         # Whether forwards write buffers that a resume needs as they were, because it records kept graphs again. None
         # before the first forward.
         self._writes_buffers = None if method.keeps_graph and method.pipelined and not is_head else False
-        # Number of backwards that `BackwardWatch` still watches: all, if one evaluates the function, as
-        # torch.utils.checkpoint does.
-        self._watched_backwards: float = INSPECTED
+        self.watched_backwards: float = INSPECTED
         self._sets_attributes = False  # whether a kept graph was differentiated after a later forward set attributes
         self._registries = [registry for m in stage.modules() for registry in (m._parameters, m._buffers)]
         self._owned_outputs = OwnedTensors(stage, may_pass=stage.invertible)  # a coupling returns a whole input stream
@@ -222,7 +222,7 @@ class Block:
         entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, None if tape is None else weights)
         entry.projections = () if inspected is None else inspected.projections
         entry.autocast, entry.before = autocast_dtype(self._device, self._autocast), before
-        if tape is not None and (self._watched_backwards or self._sets_attributes):
+        if tape is not None and (self.watched_backwards or self._sets_attributes):
             entry.attributes = attributes_of(self.stage.function)
         self._ledger.add(self._kept_as, entry.held)
         entry.version = self.weights.keep_prediction(version, predicted)
@@ -337,7 +337,7 @@ class Block:
         entry = self._memory.popleft()
         assert entry.micro_batch == micro_batch
         assert entry.tape is not None
-        differentiate = self._differentiate_with_care if self._watched_backwards else self._differentiate
+        differentiate = self._differentiate_with_care if self.watched_backwards else self._differentiate
         grad_inputs, gradients = differentiate(entry, grad_outputs, input_gradient)
         if entry.weights is not None:
             gradients = tuple(map(_apply_hooks, self.parameters, gradients))
@@ -359,7 +359,9 @@ class Block:
     def _differentiate(self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool) -> Gradients:
         """Differentiate an entry's graph, with the weights and buffers with which it was recorded in their places.
 
-        A backward may also read attributes that the forward of its micro-batch has set, such as a seed.
+        A backward may also read attributes that the forward of its micro-batch has set, such as a seed. It may call
+        `backward` (as the reversible blocks of RevTorch and memcnn do), which adds to the `.grad` of leaves. The result
+        includes these gradients.
         """
         assert entry.tape is not None
         leaves = self.parameters if entry.weights is None else list(entry.weights.values())
@@ -370,28 +372,26 @@ class Block:
             contextlib.nullcontext() if entry.buffers is None else self.frozen.freeze(entry.buffers),
         ):
             self._sets_attributes = self._sets_attributes or bool(changed)
-            return entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
+            grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
+        pairs = [*zip(gradients, [leaf.grad for leaf in leaves], strict=True)]
+        for leaf in leaves:
+            leaf.grad = None
+        return grad_inputs, tuple(b if a is None else a if b is None else a + b for a, b in pairs)
 
     def _differentiate_with_care(self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool) -> Gradients:
         """Differentiate a graph whose backward evaluates the function again, or may do so.
 
-        Such an evaluation draws from the stage's random stream and does not change buffers. It may call `backward` (as
-        the reversible blocks of RevTorch and memcnn do), which adds to the `.grad` of leaves. The result includes these
-        gradients.
+        Such an evaluation draws from the stage's random stream and does not change buffers.
         """
         with (
             self._stream,
             self._scratch.freeze() if entry.buffers is None else contextlib.nullcontext(),
             BackwardWatch() as watch,  # type: ignore[no-untyped-call]  # torch gives it no types
         ):
-            grad_inputs, gradients = self._differentiate(entry, grad_outputs, input_gradient)
-        leaves = self.parameters if entry.weights is None else list(entry.weights.values())
-        pairs = [*zip(gradients, [leaf.grad for leaf in leaves], strict=True)]
-        for leaf in leaves:
-            leaf.grad = None
+            gradients = self._differentiate(entry, grad_outputs, input_gradient)
         is_special = watch.evaluates or self._stream.drawn is not None
-        self._watched_backwards = math.inf if is_special else self._watched_backwards - 1
-        return grad_inputs, tuple(b if a is None else a if b is None else a + b for a, b in pairs)
+        self.watched_backwards = math.inf if is_special else self.watched_backwards - 1
+        return gradients
 
     @property
     def has_backward_hooks(self) -> bool:

@@ -32,6 +32,7 @@ from petra_core.errors import CheckpointError, check_number
 from petra_core.inspection.evaluations import Inspection
 from petra_core.inspection.guards import check_call
 from petra_core.inspection.modules import check_factory, check_stages
+from petra_core.inspection.ownership import INSPECTED
 from petra_core.inspection.states import STATE_FORMAT, check_state
 from petra_core.inspection.values import PendingLosses, Shapes, check_shapes, check_weights
 from petra_core.ledger import MemoryReport
@@ -752,6 +753,7 @@ class Pipeline:
         for worker in self.workers:
             for part in worker.parts:
                 part.graph_bytes = None
+                part.watched_backwards = max(part.watched_backwards, INSPECTED)
 
     @contextlib.contextmanager
     def _breaking(self) -> Iterator[None]:

@@ -535,6 +535,38 @@ def test_stages_that_return_views_train_with_predicted_weights(method: Method) -
     assert trained(with_views(), method, delay=[PredictedWeights()])["losses"].isfinite().all()
 
 
+def scaled_later(m: Any, x: Tensor) -> Tensor:
+    if len(x) > 5:
+        m.scale = x.detach().abs().mean()
+    return _ScaledByAttribute.apply(m.f(x), m)  # type: ignore[no-any-return]  # torch gives it no types
+
+
+#: Constructs that begin with larger micro-batches, and their twins.
+LATE: dict[str, tuple[Wrap, Wrap]] = {
+    "inner backward": (computing(lambda m, x: _EvaluatedAgain.apply(x, m.f) if len(x) > 5 else m.f(x)), plainly),
+    "backward that reads an attribute": (
+        computing(scaled_later, scale=lambda: 1.0),
+        computing(lambda m, x: m.f(x) * (x.detach().abs().mean() if len(x) > 5 else 1.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("construct", LATE)
+@pytest.mark.parametrize("method", [methods.PETRA, *(m for m in KEEPING if m.pipelined)], ids=str)
+def test_constructs_may_begin_with_another_shape(construct: str, method: Method) -> None:
+    """The inner gradients and the earlier attributes were once lost after the first backwards."""
+    models = []
+    for wrap in LATE[construct]:
+        p = made(network(wrap), method)
+        step(p, 8)
+        p.drain()
+        for x, y in batches(8, size=7):
+            p.step(x, y)
+        p.drain()
+        models.append([*p.model.parameters()])
+    assert_close(*models, 1e-10)
+
+
 @pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
 def test_output_may_be_a_parameter_at_times(method: Method) -> None:
     """A condition that is dropped after the first micro-batches was once changed by updates while it was in flight."""
@@ -812,6 +844,6 @@ def test_only_recomputing_blocks_are_marked(method: Method) -> None:
     for wrap in (plainly, checkpointed, evaluated_again):
         p = made(network(wrap), method)
         step(p, 14)
-        watched = [part._watched_backwards for worker in p.workers for part in worker.parts]
+        watched = [part.watched_backwards for worker in p.workers for part in worker.parts]
         inner = 0 if wrap is plainly else math.inf
         assert watched == [0, inner, inner, 0]
