@@ -376,7 +376,8 @@ class Pipeline:
         stays the same as in the new optimizer.
 
         Args:
-            learning_rate: The rate, or a function that returns the rate of a stage from its number.
+            learning_rate: The rate, or a function that returns the rate of a stage from its number. If optimizers have
+                tensors as rates, a function needs one tensor for each stage: a shared one gets the rate of the last.
 
         Raises:
             TypeError: If a rate is not a number.
