@@ -68,11 +68,11 @@ def pool(settings: Iterable[Sequence[float]]) -> ResidualSpread | None:
 
 
 def _bartlett(squares: Sequence[float], freedoms: Sequence[int]) -> float:
-    """Return the p-value of Bartlett's test; 0 if only some settings have no spread at all."""
+    """Return the p-value of Bartlett's test; 0 if only some settings have no spread at all, or one is too large."""
     from scipy import special  # not scipy.stats, which takes seconds to import
 
     freedom, total = sum(freedoms), math.fsum(squares)
-    if min(squares) <= 0:
+    if min(squares) <= 0 or math.isinf(total):
         return 0.0 if total > 0 else 1.0
     logs = math.fsum(f * math.log(s / f) for s, f in zip(squares, freedoms, strict=True))
     more = len(squares) - 1
@@ -81,8 +81,12 @@ def _bartlett(squares: Sequence[float], freedoms: Sequence[int]) -> float:
 
 
 def _squares(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values)
+    """Return the sum of squared deviations from the mean; infinity if it is too large, as for a loss of 1e200."""
+    try:
+        mean = math.fsum(values) / len(values)
+        return math.fsum((value - mean) ** 2 for value in values)
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +151,7 @@ def combine_means(terms: Sequence[Term]) -> Estimate | None:
 
     Returns:
         The estimate, or None if a mean has no values. There is no interval if a mean has only one run, because nothing
-        shows that this run scatters as the others do.
+        shows that this run scatters as the others do, or if a variance is too large for a number.
 
     Raises:
         ValueError: If a value is not finite.
@@ -170,9 +174,11 @@ def combine_means(terms: Sequence[Term]) -> Estimate | None:
         key, freedom = (spread, spread.freedom) if spread and shared else (place, n - 1)
         parts[key] = (parts.get(key, (0.0, 0.0))[0] + weight**2 * variance / n, freedom)
     whole = math.fsum(part for part, _ in parts.values())
+    if math.isinf(whole):
+        return Estimate(mean, None, None, counts)
     if whole == 0:
         return Estimate(mean, mean, mean, counts, float(sum(freedom for _, freedom in parts.values())))
-    effective = whole**2 / math.fsum(part**2 / freedom for part, freedom in parts.values())
+    effective = 1 / math.fsum((part / whole) ** 2 / freedom for part, freedom in parts.values())
     half = _factor(effective) * math.sqrt(whole)
     return Estimate(mean, mean - half, mean + half, counts, effective)
 

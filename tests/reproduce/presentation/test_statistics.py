@@ -107,6 +107,15 @@ def test_single_run_gives_no_interval_and_empty_side_none() -> None:
     assert combine_means([(1.0, [], spread), (-1.0, [1.0, 1.5], spread)]) is None
 
 
+@pytest.mark.parametrize("huge", [1e100, 1e160, 1e308])
+def test_huge_losses_raise_no_error(huge: float) -> None:
+    """A loss that diverged may have a square that is too large for a number."""
+    spread = pool([[huge, huge / 2], [1.0, 2.0]])
+    assert spread is not None
+    assert not spread.shared
+    assert (estimate([huge, huge / 2]).low is None) == (huge > 1e154)
+
+
 def test_samples_can_be_subtracted() -> None:
     """Samples with any seeds can be subtracted."""
     ours, theirs = SeedSample({0: 1.0, 1: 2.0}), SeedSample({5: 0.0, 6: 1.0, 7: 2.0})
