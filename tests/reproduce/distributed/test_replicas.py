@@ -104,30 +104,31 @@ def mesh(rank: int) -> None:
     """Train two pipelines, ranks 0 and 1, and ranks 2 and 3; the reference runs each replica in one process."""
     row, column = ([0, 1], [2, 3])[rank // 2], ([0, 2], [1, 3])[rank % 2]
     data = toys.batches(40)
-    for method, k in ((methods.PETRA, 2), (methods.DELAYED_GRADIENTS, 1)):
-        replicas = Replicas(column)
-        channel = ProcessChannel((2, 3), ranks=row)
-        split = make(toys.network(5, dropout=0.2), method, replicas, k, channel)
-        whole = make(toys.network(5, dropout=0.2), method, replicas, k, None)
-        mine = shared(data, replicas)
-        losses, expected = toys.train(split, mine[:13], drain=False), toys.train(whole, mine[:13], drain=False)
-        assert losses == (expected if rank % 2 else [])
-        test = data[0][0]
-        with replicas.average_statistics(sequential(split.stages)):
-            logits = split.evaluate(test)
-        with replicas.average_statistics(whole.model):
-            assert_bitwise_equal(logits, whole.evaluate(test))
-        assert_bitwise_equal(*everybody(logits)[::2])
-        state = split.state_dict()
-        channel.close()
-        channel = ProcessChannel((2, 3), ranks=row)
-        resumed = make(toys.network(5, dropout=0.2, seed=9), method, replicas, k, channel)
-        resumed.load_state_dict(state)
-        toys.train(resumed, mine[13:]), toys.train(whole, mine[13:])
-        states, references = resumed.state_dict()["workers"], whole.state_dict()["workers"]
-        for index in channel.stages:
-            assert_bitwise_equal(states[index], references[index])
-        channel.close()
+    for method in (methods.PETRA, methods.DELAYED_GRADIENTS):
+        for k in (1, 2):
+            replicas = Replicas(column)
+            channel = ProcessChannel((2, 3), ranks=row)
+            split = make(toys.network(5, dropout=0.2), method, replicas, k, channel)
+            whole = make(toys.network(5, dropout=0.2), method, replicas, k, None)
+            mine = shared(data, replicas)
+            losses, expected = toys.train(split, mine[:13], drain=False), toys.train(whole, mine[:13], drain=False)
+            assert losses == (expected if rank % 2 else [])
+            test = data[0][0]
+            with replicas.average_statistics(sequential(split.stages)):
+                logits = split.evaluate(test)
+            with replicas.average_statistics(whole.model):
+                assert_bitwise_equal(logits, whole.evaluate(test))
+            assert_bitwise_equal(*everybody(logits)[::2])
+            state = split.state_dict()
+            channel.close()
+            channel = ProcessChannel((2, 3), ranks=row)
+            resumed = make(toys.network(5, dropout=0.2, seed=9), method, replicas, k, channel)
+            resumed.load_state_dict(state)
+            toys.train(resumed, mine[13:]), toys.train(whole, mine[13:])
+            states, references = resumed.state_dict()["workers"], whole.state_dict()["workers"]
+            for index in channel.stages:
+                assert_bitwise_equal(states[index], references[index])
+            channel.close()
 
 
 @pytest.mark.slow
