@@ -146,8 +146,8 @@ class Block:
         self._writes_buffers = None if method.keeps_graph and method.pipelined and not is_head else False
         self.watched_backwards: float = INSPECTED
         self._sets_attributes = False  # whether a kept graph was differentiated after a later forward set attributes
-        self._registries = [registry for m in stage.modules() for registry in (m._parameters, m._buffers)]
-        self._owned_outputs = OwnedTensors(stage, may_pass=stage.invertible)  # a coupling returns a whole input stream
+        # A coupling returns a whole input stream.
+        self._owned_outputs = OwnedTensors(stage, may_pass=stage.invertible, always=True)
         self._owned_messages, self._owned_gradients = OwnedTensors(stage), OwnedTensors(stage)
         self._inspected: BlockInspection | None = None
         if inspection is not None:
@@ -216,9 +216,7 @@ class Block:
         if inspected is not None and inspected.evaluates:
             self._inspect(inputs, outputs, tape, weights)
         self.structure.check_modes(in_flight=False)  # a forward may set modes
-        # An output may be a parameter or buffer in some forwards only, such as a condition that is dropped at random.
-        own = {storage_of(t) for registry in self._registries for t in registry.values() if t is not None}
-        outputs = tuple(s.clone() if storage_of(s) in own else s for s in self._owned_outputs(outputs, inputs))
+        outputs = self._owned_outputs(outputs, inputs)
         entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, None if tape is None else weights)
         entry.projections = () if inspected is None else inspected.projections
         entry.autocast, entry.before = autocast_dtype(self._device, self._autocast), before

@@ -4,15 +4,17 @@
 the same memory in every call. The next update or forward would then overwrite messages that are still in flight. In the
 same way a `torch.autograd.Function` may return one workspace as the gradient of every micro-batch. The storages of a
 block's outputs and gradients are examined in its first forwards and backwards. The tensors that share memory there are
-copied from then on. An output that is a parameter or a buffer in later forwards only is copied by the block.
+copied from then on. Outputs are compared with the parameters and buffers in every forward, because a module may return
+one of them only at times, such as a condition that is dropped at random.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from petra_core.ledger import storage_of
 from petra_core.stages import Stage
 from petra_core.tape import Streams, fills_its_storage
 
@@ -26,11 +28,13 @@ class OwnedTensors:
     Args:
         stage: The block.
         may_pass: Whether a result may be one of the given tensors, to which nothing writes.
+        always: Whether to compare the results with the block's parameters and buffers in every call.
 
     """
 
-    def __init__(self, stage: Stage, *, may_pass: bool = True) -> None:
-        self._stage, self._may_pass = stage, may_pass
+    def __init__(self, stage: Stage, *, may_pass: bool = True, always: bool = False) -> None:
+        self._may_pass, self._always = may_pass, always
+        self._registries = [registry for m in stage.modules() for registry in (m._parameters, m._buffers)]
         self._copied: set[int] = set()
         self._left = INSPECTED  # number of calls in which the tensors are still examined
         self._earlier: set[StorageWeakRef] = set()  # of results; while a reference exists, its identifier is not reused
@@ -48,8 +52,9 @@ class OwnedTensors:
 
         """
         copied = self._look(results, given) if self._left else self._copied
-        if not copied:
-            return results
+        if self._always:
+            own = {storage_of(tensor) for tensor in self._own_tensors()}
+            copied = copied.union(number for number, r in enumerate(results) if r is not None and storage_of(r) in own)
         return tuple(r.clone() if r is not None and number in copied else r for number, r in enumerate(results))
 
     def _look(self, results: Sequence[Tensor | None], given: Streams) -> set[int]:
@@ -59,16 +64,13 @@ class OwnedTensors:
         overwrites them.
         """
         self._left -= 1
-        own = (*self._stage.parameters(), *self._stage.buffers())
-        taken = {storage_reference(tensor) for tensor in own} | self._earlier
+        taken = {storage_reference(tensor) for tensor in self._own_tensors()} | self._earlier
         # A coupling returns a whole input stream by design, and nothing writes to it.
         passed = {storage_reference(stream) for stream in given}
         if not self._may_pass:
             taken |= passed
         made = set()
-        for number, result in enumerate(results):
-            if result is None:
-                continue
+        for number, result in ((number, r) for number, r in enumerate(results) if r is not None):
             storage = storage_reference(result)
             if storage in taken or not fills_its_storage(result):
                 self._copied.add(number)
@@ -79,6 +81,10 @@ class OwnedTensors:
         if not self._left:
             self._earlier.clear()
         return self._copied | made
+
+    def _own_tensors(self) -> Iterator[Tensor]:
+        """Return the parameters and buffers that the modules have now."""
+        return (tensor for registry in self._registries for tensor in registry.values() if tensor is not None)
 
 
 def storage_reference(tensor: Tensor) -> StorageWeakRef:
