@@ -57,7 +57,7 @@ def drawn(method: Method, timings: tuple[str, ...]) -> Figure:
         timeline = _executed(method, timing)
         title = method.title + f", {timing}" * method.pipelined
         panels.append(Panel(title, timeline, (0, timeline.seconds), lanes))
-        idle = sum(timeline.idle(device) for device in range(STAGES)) / STAGES / timeline.seconds
+        idle = 100 * sum(timeline.idle(device) for device in range(STAGES)) / STAGES / timeline.seconds
         entered = MICRO_BATCHES[method.pipelined]
         captions.append(text_of("schedules", "caption", title=title, entered=entered, timeline=timeline, idle=idle))
     key = f"schedule-{method.name.lower().replace('_', '-')}"

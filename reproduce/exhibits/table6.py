@@ -23,7 +23,7 @@ from reproduce.text import conjunction
 DATASETS = ("imagenet", "cifar10")  # the paper does not name the data set of its table
 SHOWN = {kind: kind for kind in HELD if kind not in ("buffers", "stashed_weights")}
 PREDICTED = "predicted, MB"
-FIRST_DOWN = 3  # the first stage that lowers the resolution
+FIRST_DOWN = 3  # the first stage after the stem that lowers the resolution
 
 
 def whole(frames: Frames) -> Iterator[Shown]:

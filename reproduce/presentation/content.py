@@ -184,7 +184,7 @@ def estimate(value: Estimate, digits: int, *, sign: bool = False) -> Entry:
 
 
 def relative_error(values: Sequence[float]) -> Entry:
-    """Return an entry with the mean and range of relative errors, to two significant digits: 1.6e-07, 0.062, 1005.
+    """Return an entry with the mean and range of relative errors, to two significant digits: 1.6e-07, 0.062, 1,005.
 
     A range is used instead of an interval around the mean, which would reach below 0 if one seed is far from the
     others, although a norm cannot be negative.
@@ -217,4 +217,4 @@ def with_sign(value: float, digits: int) -> str:
 
 def two_digits(value: float) -> str:
     """Format a number to two significant digits, but as a whole number from 10 to 100,000, which is easier to read."""
-    return f"{value:.0f}" if 10 <= value < 1e5 else f"{value:#.2g}"
+    return f"{value:,.0f}" if 10 <= value < 1e5 else f"{value:#.2g}"

@@ -360,8 +360,10 @@ def _on_gpus(runs: DataFrame) -> str:
     alike = done.groupby(["network", "k", "batch_size", "epochs", "seed"])["gpus"]
     across = "; some compare different devices" * bool((alike.nunique() > 1).any())
     others = len(done) - used.total()
+    if not others and len(used) == 1:
+        return f"; {count(len(done), 'run')} on {next(iter(used))}{across}"
     devices = [*(f"{amount} on {gpus}" for gpus, amount in used.items()), *([f"{others} on CPUs"] if others else [])]
-    return f"; {count(len(done), 'run')}: {', '.join(devices)}{across}"
+    return f"; {len(done)} runs: {', '.join(devices)}{across}"
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> DataFrame:

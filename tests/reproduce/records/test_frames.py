@@ -134,6 +134,10 @@ def test_sheet_describes_gpu_runs_and_pairs_across_devices(tmp_path: Path) -> No
     fake_records.train(cells[0], tmp_path, 60.0)
     (run_set,) = run_sets(tmp_path, "small", cells)
     assert run_set.describe().endswith(", float32")
+    one = tmp_path / "one"
+    fake_records.begin(cells[1], one, environment=gpu)
+    fake_records.train(cells[1], one, 60.0)
+    assert run_sets(one, "small", cells)[0].describe().endswith("; 1 run on NVIDIA H200 and in part on a CPU")
     for cell, earlier in ((cells[1], gpu), (cells[2], fake_records.ENVIRONMENT)):
         fake_records.begin(cell, tmp_path, environment=earlier)
         fake_records.train(cell, tmp_path, 60.0)
