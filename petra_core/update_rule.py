@@ -181,19 +181,19 @@ class StageRules:
         return bool(self._rules)
 
     def forward_weights(self, weights: "Mapping[str, Tensor]", updates: int) -> "dict[str, Tensor] | None":
-        """Return the weights of a forward as graph leaves, as `UpdateRule.forward_weights` does."""
+        """Return the weights of a forward, as `UpdateRule.forward_weights` does."""
         given = self._forward.forward_weights(weights, updates, self._stepping.rate)
-        return _leaves(self._forward, "forward_weights", weights, given)
+        return given if given is None else _checked(self._forward, "forward_weights", weights, given)
 
     def backward_weights(self, weights: "Mapping[str, Tensor]", delay: int) -> "dict[str, Tensor] | None":
-        """Return the weights of a backward as graph leaves, as `UpdateRule.backward_weights` does."""
-        return _leaves(self._backward, "backward_weights", weights, self._backward.backward_weights(weights, delay))
+        """Return the weights of a backward, as `UpdateRule.backward_weights` does."""
+        given = self._backward.backward_weights(weights, delay)
+        return given if given is None else _checked(self._backward, "backward_weights", weights, given)
 
     def gradient(self, parameter: "Tensor", gradient: "Tensor", forward_weight: "Tensor") -> "Tensor":
         """Return the corrected gradient, as `UpdateRule.gradient` does."""
         corrected = self._gradient.gradient(parameter, gradient, forward_weight)
-        _check_result(self._gradient, "gradient", {"a gradient": gradient}, {"a gradient": corrected})
-        return corrected
+        return _checked(self._gradient, "gradient", {"a gradient": gradient}, {"a gradient": corrected})["a gradient"]
 
     def __iter__(self) -> Iterator[UpdateRule]:
         return iter(self._rules)
@@ -218,16 +218,10 @@ class StageRules:
             rule.load_state_dict(states[rule.name])
 
 
-def _leaves(
-    rule: UpdateRule, hook: str, weights: "Mapping[str, Tensor]", given: "Mapping[str, Tensor] | None"
-) -> "dict[str, Tensor] | None":
-    if given is None:
-        return None
-    _check_result(rule, hook, weights, given)
-    return {name: given[name].detach().requires_grad_() for name in weights}
-
-
-def _check_result(rule: UpdateRule, hook: str, wanted: "Mapping[str, Tensor]", given: "Mapping[str, Any]") -> None:
+def _checked(
+    rule: UpdateRule, hook: str, wanted: "Mapping[str, Tensor]", given: "dict[str, Tensor]"
+) -> "dict[str, Tensor]":
+    """Return what a hook has given, if it is a tensor of the wanted shape for each name."""
     for name, tensor in wanted.items():
         got = getattr(given.get(name), "shape", given.get(name))
         if got != tensor.shape:
@@ -235,6 +229,7 @@ def _check_result(rule: UpdateRule, hook: str, wanted: "Mapping[str, Tensor]", g
                 f"the hook {hook} of the delay rule {rule.name!r} returned {got} for {name}, expected a tensor of "
                 f"{tensor.shape}; return one of that shape"
             )
+    return given
 
 
 def check_rules(rules: Any, method: Method) -> tuple[UpdateRule, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from petra_core.ledger import Ledger, payload
 from petra_core.settings import Settings
@@ -96,7 +96,8 @@ class BlockWeights:
         """Return the weights of a forward: a version that is kept, or a prediction. None for the current weights."""
         if version in self._versions or not version.ahead:
             return self._versions.get(version)
-        return self._rules.forward_weights(self.trained, int(version.ahead[0]))
+        given = self._rules.forward_weights(self.trained, int(version.ahead[0]))
+        return None if given is None else self.leaves(given)
 
     def select_for_graph(self, version: WeightVersion) -> StageWeights | None:
         """Return the weights that a graph of this version is recorded on. None for the parameters of the module."""
@@ -116,7 +117,8 @@ class BlockWeights:
         if not self._rules.replaces:
             return self.select_for_graph(version)
         with torch.no_grad():
-            weights = self._rules.backward_weights(self.trained, delay)
+            given = self._rules.backward_weights(self.trained, delay)
+        weights = None if given is None else self.leaves(given)
         self._ledger.add("stashed_weights", payload((weights or {}).values()))
         return weights
 
@@ -129,15 +131,18 @@ class BlockWeights:
             for (name, parameter), gradient in zip(self.trained.items(), gradients, strict=True)
         )
 
-    def leaves(self) -> dict[str, Tensor]:
-        """Return graph leaves on the parameters' storage, with separate version counters.
+    def leaves(self, weights: StageWeights | None = None) -> StageWeights:
+        """Return parameters that are graph leaves, with the attributes that the user has set on those of the module.
 
-        `.detach()` would share the version counter with the parameter. Later in-place updates of the parameter, which
-        then has other storage, would count as writes to the leaf. `.data` creates a separate counter.
+        Args:
+            weights: Tensors that give the leaves their storage. None for the current weights, with separate version
+                counters: `.detach()` would share the counter with the parameter. Later in-place updates of the
+                parameter, which then has other storage, would count as writes to the leaf.
+
         """
-        leaves = {name: parameter.data.requires_grad_() for name, parameter in self.trained.items()}
+        leaves = {n: nn.Parameter(p.data if weights is None else weights[n]) for n, p in self.trained.items()}
         for name, parameter in self.trained.items():
-            vars(leaves[name]).update(vars(parameter))  # attributes that the user has set
+            vars(leaves[name]).update(vars(parameter))
         return leaves
 
     def keep_prediction(self, version: WeightVersion, predicted: StageWeights | None) -> WeightVersion:
@@ -217,11 +222,11 @@ class BlockWeights:
 
     def state_dict(self) -> dict[int, Any]:
         """Return the stashed versions by number. Predictions are saved with their micro-batches (`prediction`)."""
-        return {version.number: dict(weights) for version, weights in self._versions.items() if not version.ahead}
+        return {version.number: _values(weights) for version, weights in self._versions.items() if not version.ahead}
 
     def prediction(self, version: WeightVersion) -> dict[str, Any]:
         """Return the entries of a micro-batch's state that hold its predicted weights; empty without a prediction."""
-        return {"ahead": version.ahead, "predicted": dict(self._versions[version])} if version.ahead else {}
+        return {"ahead": version.ahead, "predicted": _values(self._versions[version])} if version.ahead else {}
 
     def load_state_dict(self, state: Mapping[int, Any], in_flight: Collection[Mapping[str, Any]]) -> None:
         """Restore versions from a state. The weights of the module must have been loaded before.
@@ -235,7 +240,12 @@ class BlockWeights:
         saved |= {WeightVersion(e["version"], tuple(e["ahead"])): e["predicted"] for e in in_flight if "predicted" in e}
         self._current = None
         self._versions = {
-            version: {name: tensor.to(self.trained[name].device).requires_grad_() for name, tensor in weights.items()}
+            version: self.leaves({name: tensor.to(self.trained[name].device) for name, tensor in weights.items()})
             for version, weights in saved.items()
         }
         self._ledger.add("stashed_weights", payload(self.stashed))
+
+
+def _values(weights: StageWeights) -> dict[str, Tensor]:
+    """Return tensors on the storage of weights without attributes, which a file could not hold."""
+    return {name: weight.detach() for name, weight in weights.items()}

@@ -11,6 +11,7 @@ import random
 import types
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from petra_core import BufferedStage, HeadStage, Stage, StageError, methods
+from petra_core import BufferedStage, HeadStage, Stage, StageError, checkpoint, methods
 from petra_core.delay import Average, PredictedWeights
 from petra_core.methods import Method
 from petra_core.models import DuplicateStreams
@@ -227,6 +228,10 @@ def with_an_attribute() -> nn.Parameter:
     parameter = vector()
     parameter.scale = 2.0
     return parameter
+
+
+READING_THE_CLASS = computing(lambda m, x: m.f(x) + m.f.get_parameter("0.bias"))
+READING_ATTRIBUTES = computing(lambda m, x: m.f(x * m.w * getattr(m.w, "scale", 1.0)), w=with_an_attribute)
 
 
 class FoldedWeight(nn.Module):
@@ -435,8 +440,9 @@ CONSTRUCTS: dict[str, tuple[Make, Make | None]] = {
         around(computing(remembering, count=buffer(0), mean=buffer(0.0), mask=buffer(2, 2, 2, 2), scale=vector)),
         None,
     ),
+    "class of a parameter": (around(READING_THE_CLASS), None),
     "attribute of a parameter": (
-        around(computing(lambda m, x: m.f(x * m.w * getattr(m.w, "scale", 1.0)), w=with_an_attribute)),
+        around(READING_ATTRIBUTES),
         None,
     ),
     "folded weight in evaluation": (around(FoldedWeight), None),
@@ -484,6 +490,30 @@ def test_recomputing_constructs_train_under_delay_rules(rule: UpdateRule, method
     expected = trained(network(), method, delay=[rule], inspect=False)
     for wrap in (checkpointed, evaluated_again):
         assert_same(trained(network(wrap), method, delay=[rule]), expected)
+
+
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
+@pytest.mark.parametrize("rule", [Average(), PredictedWeights()], ids=str)
+def test_weights_of_rules_are_parameters_with_attributes(rule: UpdateRule, method: Method) -> None:
+    """A module asks for the class of a weight, or reads an attribute that the user has set on it."""
+    for wrap, plain in (
+        (READING_ATTRIBUTES, computing(lambda m, x: m.f(x * m.w * 2.0), w=vector)),
+        (READING_THE_CLASS, computing(lambda m, x: m.f(x) + m.f[0].bias)),
+    ):
+        assert_same(trained(network(wrap), method, delay=[rule]), trained(network(plain), method, delay=[rule]))
+
+
+@pytest.mark.parametrize("method", [method for method in REPLACING if method.pipelined], ids=str)
+def test_loaded_weights_are_parameters_with_attributes(method: Method, tmp_path: Path) -> None:
+    """A file need not contain the attributes: they are those of the parameters of the loading pipeline."""
+    for wrap in (READING_ATTRIBUTES, READING_THE_CLASS):
+        p, resumed = made(network(wrap), method), made(network(wrap), method)
+        step(p, 8)
+        checkpoint.save(tmp_path / "state.pt", p.state_dict())
+        resumed.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
+        step(p, 8)
+        step(resumed, 8)
+        assert_bitwise_equal(resumed.state_dict(), p.state_dict())
 
 
 @pytest.mark.parametrize("construct", ["inner backward of dropout", "backward that reads an attribute"])
