@@ -125,6 +125,22 @@ def test_staleness_runs_fill_the_first_picture(tmp_path: Path) -> None:
     assert gap.endswith("‡ (3 + 3)")
 
 
+def test_answer_states_the_difference_at_half_of_the_delay(tmp_path: Path) -> None:
+    """The text has the primary difference under asynchronous 1F1B with its verdict, once there are runs."""
+    for method, accuracy in ((methods.BACKPROPAGATION, 80.0), (methods.PETRA, 75.0)):
+        train(tmp_path, method, 27, accuracy)
+    assert "Asynchronous 1F1B" not in answer(tmp_path).text
+    for cell in staleness.longer():
+        if (cell.model, cell.timing, cell.method, cell.seed < 3) == ("revnet18", "1f1b", "PETRA", True):
+            fake_records.train(cell, tmp_path, 78.0 + 0.1 * cell.seed)
+    single = answer(tmp_path)
+    (gap,) = differences(single)["RevNet-18, width 8", "PETRA − backpropagation", "9"]
+    assert gap.startswith("−1.9")
+    assert (
+        f"is then {gap.removesuffix(' (3 + 3)')} points on RevNet-18 after 27 epochs (verdict: lower). " in single.text
+    )
+
+
 def test_chain_is_listed_at_both_timings(tmp_path: Path) -> None:
     """The first answer has the differences on the chain in lockstep and under asynchronous 1F1B once they are known."""
     for method, accuracy in ((methods.BACKPROPAGATION, 88.0), (methods.PETRA, 87.3)):
