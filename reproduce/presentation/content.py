@@ -192,7 +192,7 @@ def relative_error(values: Sequence[float]) -> Entry:
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return Entry(two_digits(mean), mean, Role.OURS, "one seed: no range")
-    return Entry(f"{two_digits(mean)}, {two_digits(min(values))} to {two_digits(max(values))}", mean, Role.OURS)
+    return Entry(f"{two_digits(mean)}; {two_digits(min(values))} to {two_digits(max(values))}", mean, Role.OURS)
 
 
 def verdict(value: Verdict) -> Entry:

@@ -27,8 +27,8 @@ def test_number_formatting() -> None:
     rendered = content.estimate(Estimate(-0.25, -0.75, 0.25, (3,)), 2, sign=True).text
     assert rendered == f"{MINUS}0.25{NARROW_SPACE}±{NARROW_SPACE}0.50"
     for values, text in (  # relative errors have two digits at any size, and no interval that reaches below 0
-        ([1.568e-7, 1.632e-7], "1.6e-07, 1.6e-07 to 1.6e-07"),
-        ([285.0, 446.0, 2285.0], "1005, 285 to 2285"),
+        ([1.568e-7, 1.632e-7], "1.6e-07; 1.6e-07 to 1.6e-07"),
+        ([285.0, 446.0, 2285.0], "1,005; 285 to 2,285"),
         ([2.5e6], "2.5e+06"),
     ):
         entry = content.relative_error(values)
