@@ -198,8 +198,14 @@ def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
     )
     if in_lockstep is None:
         return
+    primary = {comparison.title: comparison for comparison in primaries(frames)}
     others = [gaps for gaps in compared[NETWORK] if not gaps.stated]
-    rows = [in_lockstep, *_on_same_machines(frames, in_lockstep), *others, *compared[plan.CHAIN]]
+    rows = [
+        in_lockstep,
+        *_on_same_machines(primary["PETRA − backpropagation"], in_lockstep),
+        *others,
+        *compared[plan.CHAIN],
+    ]
     epochs = sorted({n for gaps in rows for n in gaps.known})
     setting = run_set.describe(concat(runs.values()), width=False, length=False)
     table = tables.table(
@@ -215,10 +221,10 @@ def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
     )
     halved = [gaps for gaps in compared[plan.CHAIN] if of_chain and gaps.halves(of_chain)]
     parts = [
-        _at_half_the_delay(frames, halved),
+        _at_half_the_delay(primary["PETRA, asynchronous 1F1B − backpropagation, 27 epochs"], halved),
         _state_width(run_set.example),
         _state_published_gaps(),
-        _reconstruction(frames, run_set),
+        _reconstruction(primary["PETRA − delayed gradients"], run_set),
         text_of("headline", "chain") if compared[plan.CHAIN] else "",
         _at_paper_scale(frames),
     ]
@@ -240,9 +246,8 @@ def _entry(gap: Difference | None) -> Entry:
     return replace(tables.difference_entries(gap, 1)[0], text=f"{format_difference(gap)}{runs}")
 
 
-def _on_same_machines(frames: Frames, gaps: Gaps) -> Iterator[Gaps]:
+def _on_same_machines(primary: Primary, gaps: Gaps) -> Iterator[Gaps]:
     """Yield the primary difference between PETRA and backpropagation over the runs on the machines of both."""
-    primary = next(comparison for comparison in primaries(frames) if comparison.title == "PETRA − backpropagation")
     if primary.accuracy.mixed and primary.alike.estimate:
         yield gaps._replace(sides=f"{gaps.sides}, same machines", by_epochs={primary.epochs: primary.alike})
 
@@ -300,16 +305,14 @@ def _state_published_gaps() -> str:
     return f"The paper reports gaps of {listed} points on CIFAR-10 for its three RevNets, after 300 epochs."
 
 
-def _at_half_the_delay(frames: Frames, of_chain: Sequence[Gaps]) -> str:
+def _at_half_the_delay(comparison: Primary, of_chain: Sequence[Gaps]) -> str:
     """State what PETRA loses under asynchronous 1F1B; empty without runs.
 
     Args:
-        frames: The records.
-        of_chain: Its differences to backpropagation on the chain of 16.
+        comparison: The primary comparison with backpropagation.
+        of_chain: The same differences on the chain of 16.
 
     """
-    title = "PETRA, asynchronous 1F1B − backpropagation, 27 epochs"
-    comparison = next(one for one in primaries(frames) if one.title == title)
     if not comparison.accuracy.estimate:
         return ""
     known = [gaps.known[comparison.epochs] for gaps in of_chain if comparison.epochs in gaps.known]
@@ -318,9 +321,8 @@ def _at_half_the_delay(frames: Frames, of_chain: Sequence[Gaps]) -> str:
     return text_of("headline", "half", epochs=comparison.epochs, found=found, verdict=verdict, deeper=deeper)
 
 
-def _reconstruction(frames: Frames, run_set: RunSet) -> str:
+def _reconstruction(comparison: Primary, run_set: RunSet) -> str:
     """State what the primary comparison of PETRA and delayed gradients shows; empty without runs."""
-    comparison = next(one for one in primaries(frames) if one.title == "PETRA − delayed gradients")
     if not comparison.accuracy.estimate:
         return ""
     where = count_reconstructing(next(iter(kinds_of(run_set).values())))
