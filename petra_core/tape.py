@@ -72,8 +72,11 @@ def leaf(stream: Tensor) -> Tensor:
 
 
 def fills_its_storage(tensor: Tensor) -> bool:
-    """Return whether a tensor covers exactly its storage, so that it is neither a slice nor an expanded view."""
-    return tensor.untyped_storage().nbytes() == tensor.nbytes
+    """Return whether a tensor covers exactly its storage, so that it is neither a slice nor an expanded view.
+
+    An expanded slice, such as `x[:, :1].expand_as(x)`, may have the size of its storage.
+    """
+    return tensor.untyped_storage().nbytes() == tensor.nbytes and 0 not in tensor.stride()
 
 
 def autocast_dtype(device: torch.device, dtype: torch.dtype | None) -> torch.dtype | None:
@@ -149,9 +152,7 @@ def _copy_if_shared(gradient: Tensor, leaf: Tensor) -> Tensor:
     more memory alive than the ledger counts. After a resume it would have other strides, which may select kernels that
     round differently.
     """
-    if fills_its_storage(gradient):
-        return gradient
-    return torch.empty_like(leaf, dtype=gradient.dtype).copy_(gradient)
+    return gradient if fills_its_storage(gradient) else torch.empty_like(leaf, dtype=gradient.dtype).copy_(gradient)
 
 
 class ModuleTape(Tape):

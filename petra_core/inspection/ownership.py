@@ -6,6 +6,9 @@ same way a `torch.autograd.Function` may return one workspace as the gradient of
 block's outputs and gradients are examined in its first forwards and backwards. The tensors that share memory there are
 copied from then on. Outputs are compared with the parameters and buffers in every forward, because a module may return
 one of them only at times, such as a condition that is dropped at random.
+
+Slices and expanded views are always copied: strides select kernels that round differently, and the messages between
+ranks and in checkpoints are dense.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,9 +55,9 @@ class OwnedTensors:
 
         """
         copied = self._look(results, given) if self._left else self._copied
-        if self._always:
-            own = {storage_of(tensor) for tensor in self._own_tensors()}
-            copied = copied.union(number for number, r in enumerate(results) if r is not None and storage_of(r) in own)
+        own = {storage_of(tensor) for tensor in self._own_tensors()} if self._always else set()
+        present = [(number, result) for number, result in enumerate(results) if result is not None]
+        copied = copied.union(number for number, r in present if storage_of(r) in own or not fills_its_storage(r))
         return tuple(r.clone() if r is not None and number in copied else r for number, r in enumerate(results))
 
     def _look(self, results: Sequence[Tensor | None], given: Streams) -> set[int]:
@@ -72,7 +75,7 @@ class OwnedTensors:
         made = set()
         for number, result in ((number, r) for number, r in enumerate(results) if r is not None):
             storage = storage_reference(result)
-            if storage in taken or not fills_its_storage(result):
+            if storage in taken:
                 self._copied.add(number)
             taken.add(storage)
             if storage not in passed:

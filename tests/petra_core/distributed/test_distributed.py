@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from petra_core import HeadStage, Pipeline, checkpoint, methods
+from petra_core import BufferedStage, HeadStage, Pipeline, checkpoint, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.messages import Message
 from petra_core.methods import Method
@@ -150,8 +150,27 @@ def sliced() -> list[Stage]:
     return [*below, HeadStage(toys.computing(lambda m, x: m.f(x)[:, : toys.CLASSES - 1])(head.function))]
 
 
+def views(m: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a view with gaps for later micro-batches only, and an expanded view that has the size of its storage."""
+    hidden = m.f(x.flatten(1))
+    return hidden[:, ::2] if x.sum() < 0 else hidden[:, ::2].clone(), (hidden + 1)[:, :1].expand(-1, 66)
+
+
+def viewing_network() -> list[Stage]:
+    """Return two stages between which views are sent. Their sums depend on the strides in the last bits."""
+    torch.manual_seed(0)
+    head = toys.computing(lambda m, v: m.f(torch.stack([v[0].sum(1), v[1].sum(1)], 1)))
+    stages = (BufferedStage(toys.computing(views)(nn.Linear(108, 66))), HeadStage(head(nn.Linear(2, toys.CLASSES))))
+    return [stage.double() for stage in stages]
+
+
+def signed(count: int, size: int = 4) -> list[tuple[Tensor, Tensor]]:
+    """Return micro-batches, of which those after the third have negative sums."""
+    return [(x.abs() * (-1 if m > 2 else 1), y) for m, (x, y) in enumerate(toys.batches(count, size=size))]
+
+
 def two_ranks(rank: int) -> None:
-    """Check errors, and that an output with gaps and complex and boolean streams arrive unchanged."""
+    """Check errors, and that views and complex and boolean streams arrive unchanged."""
     with pytest.raises(ValueError, match="each of the 2 ranks at least one stage, got \\(3, 0\\)"):
         ProcessChannel((3, 0))
     with pytest.raises(ValueError, match=rf"ascending order and contain this rank {rank}, got \[1, 0\]"):
@@ -172,18 +191,21 @@ def two_ranks(rank: int) -> None:
     cases: list[tuple[Callable[[], list[Stage]], list[Any], list[Any], torch.dtype | None]] = [
         (toys.complex_network, toys.batches(4), toys.batches(3, size=2), None),
         (lambda: narrow(1), [narrow_batch()] * 4, [narrow_batch()] * 2, torch.bfloat16),
+        (viewing_network, signed(9), signed(6, size=2), None),
     ]
     for make_stages, data, others, autocast in cases:
-        channel = ProcessChannel((1, 1))
+        channel, evaluated = ProcessChannel((1, 1)), []
         settings: dict[str, Any] = {"optimizer": toys.sgd, "seed": 7, "autocast": autocast}
         alone = Pipeline(make_stages(), methods.PETRA, **settings)
         shared = Pipeline(make_stages(), methods.PETRA, **settings, channel=channel)
         for pipeline in (alone, shared):
             toys.train(pipeline, data)
+            evaluated.append(pipeline.evaluate(data[-1][0]))
             state = pipeline.state_dict()
             toys.train(pipeline, data[:2], drain=False)
             pipeline.load_state_dict(state)
             toys.train(pipeline, others)  # of another size, which once needed a drain
+        assert_bitwise_equal(*evaluated)
         assert_bitwise_equal(shared.state_dict()["workers"][rank], alone.state_dict()["workers"][rank])
         channel.close()
     send_many(rank)
