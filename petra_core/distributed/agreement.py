@@ -86,7 +86,7 @@ def _gather_tensors(group: dist.ProcessGroup, own: Tensor) -> list[Tensor]:
     except RuntimeError as error:
         raise ChannelError(
             f"rank {dist.get_rank()} lost another rank while comparing values: that process has died, has timed out, "
-            f"or did not create its channel and pipeline in the same order ({error})"
+            f"or did not make the same calls in the same order ({error})"
         ) from error
     return tensors
 

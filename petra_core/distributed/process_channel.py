@@ -141,6 +141,7 @@ class ProcessChannel(Channel):
         if self._compare_every is None or (step >= FIRST_STEPS and step % self._compare_every):
             return
         row: dict[str, Any] = {"number of micro-batches": micro_batch, "learning rate": learning_rate, "run": self.run}
+        row["call"] = "step"
         if 0 in self.stages or self.count - 1 in self.stages:  # other ranks use neither inputs nor targets
             row[f"micro-batch {micro_batch}"] = describe_micro_batch(inputs, target)
         agree(
@@ -212,8 +213,16 @@ class ProcessChannel(Channel):
     def close(self) -> None:
         """Wait until all sent messages have arrived. Call this before destroying the process group.
 
-        Messages that have arrived but were not collected are lost. Later messages may have another layout.
+        Messages that have arrived but were not collected are lost. Later messages may have another layout. The ranks
+        first compare their calls, because a rank in a further step would take the dummy message of `Sender.close` for
+        a micro-batch.
+
+        Raises:
+            ValueError: If another rank has taken another number of steps or takes a step. All ranks raise it.
+            ChannelError: If another rank has died or does not make this call.
+
         """
+        agree(self._group, {"call": "drain or close", "steps taken": self.steps}, "Make the same calls on all ranks")
         for border in (self._above, self._below):  # the rank above first, because the neighbours wait for it
             if border is not None:
                 border.receiver.close()
@@ -224,8 +233,7 @@ class ProcessChannel(Channel):
             return streams
         receiver = Receiver(replace(self._below.receiver.neighbour, tag=EVALUATION_TAG, ahead=False))
         receiver.expect(NO_MICRO_BATCH)
-        [message] = receiver.take(NO_MICRO_BATCH)
-        return message.tensors
+        return receiver.take(NO_MICRO_BATCH)[0].tensors
 
     def evaluation_output(self, streams: Streams) -> Streams:
         """Send the streams to the rank above, and return a copy of the highest rank's output on the CPU."""

@@ -174,6 +174,33 @@ def test_differing_micro_batches_or_rates_raise() -> None:
     in_processes(2, refuse_data)
 
 
+def drain_apart(rank: int) -> None:
+    """Let rank 0 drain while rank 1 takes a further step, and let both close after different numbers of steps."""
+    data = toys.batches(10)
+
+    def prepared(steps: int, **settings: Any) -> Pipeline:
+        p = Pipeline(toys.network(3), methods.PETRA, seed=7, channel=ProcessChannel((2, 1), **settings))
+        toys.train(p, data[:steps], drain=False)
+        return p
+
+    p = prepared(3)
+    with pytest.raises(ValueError, match="call is 'drain or close' on rank 0 and 'step' on rank 1"):
+        p.step(*data[3]) if rank else p.drain()
+    p = prepared(10 - rank)
+    with pytest.raises(ValueError, match=r"steps taken is 10 on rank 0 and 9 on rank 1. Make the same calls"):
+        p.channel.close()
+    p = prepared(9, timeout=timedelta(seconds=5))
+    with pytest.raises(ChannelError, match="lost"):  # rank 1 once took the dummy message of `close` for a micro-batch
+        p.step(*data[9]) if rank else p.drain()
+    torch.distributed.barrier()  # rank 0 has the store through which the others connect
+
+
+@pytest.mark.slow
+def test_drain_on_one_rank_raises_on_both_ranks() -> None:
+    """If one rank drains while the other takes a step, both raise an error."""
+    in_processes(2, drain_apart)
+
+
 def compare_now_and_then(rank: int) -> None:
     compared: list[list[str]] = []
     agree = process_channel.agree
