@@ -109,9 +109,11 @@ class Replicas:
             yield
             return
         buffers = list(_buffers(model)) if self.count > 1 else []
-        means = self._means([buffer for _, _, buffer in buffers], "the statistics of BatchNorm") if buffers else []
-        for (module, name, _), mean in zip(buffers, means, strict=True):
-            module._buffers[name] = mean
+        # In float64, where the sum of masks with the lowest value of float32 is finite.
+        wide = [buffer.double() for _, _, buffer in buffers]
+        means = self._means(wide, "the statistics of BatchNorm") if buffers else []
+        for (module, name, buffer), mean in zip(buffers, means, strict=True):
+            module._buffers[name] = mean.to(buffer.dtype)
         self._averaged = True
         try:
             yield

@@ -151,13 +151,16 @@ def lose_the_other(rank: int) -> None:
 
 
 def means(rank: int) -> None:
-    """Check that statistics are averaged only once."""
+    """Check that statistics are averaged only once, and that the sum of lowest numbers, as in masks, is finite."""
     replicas = Replicas((0, 1))
     model = nn.BatchNorm1d(2)
     assert model.running_mean is not None
     model.running_mean.fill_(rank)
+    mask = torch.full((2,), torch.finfo(torch.float32).min)
+    model.register_buffer("mask", mask)
     with replicas.average_statistics(model):
         averaged = list(model.buffers())
         with replicas.average_statistics(model):  # already averaged
             assert all(inner is outer for inner, outer in zip(model.buffers(), averaged, strict=True))
         assert averaged[0].tolist() == [0.5, 0.5]
+        torch.testing.assert_close(averaged[-1], mask, rtol=0, atol=0)
