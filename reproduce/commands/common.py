@@ -33,7 +33,9 @@ def check_writable(folder: Path, option: str) -> None:
 
     """
     try:
-        with tempfile.TemporaryFile(dir=next(parent for parent in (folder, *folder.parents) if parent.exists())):
+        # A link whose target is missing, such as a disk that is not mounted, does not exist, and no folder can be made.
+        there = (path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+        with tempfile.TemporaryFile(dir=next(there)):
             pass
     except OSError as error:
         raise click.UsageError(

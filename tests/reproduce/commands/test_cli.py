@@ -310,6 +310,15 @@ def test_too_long_path_is_refused():
     assert "Error: --output: [Errno 36] File name too long: 'xxx" in outcome.output
 
 
+@pytest.mark.parametrize("command", ["run smoke --records", "train --output"])
+def test_link_to_a_missing_folder_is_refused(tmp_path, monkeypatch, command):
+    """A link to a disk that is not mounted once gave a traceback for every cell."""
+    monkeypatch.setattr(runner, "run_grid", lambda *_: pytest.fail("the folder is accepted"))
+    (tmp_path / "disk").symlink_to("missing")
+    done = call(*command.split(), tmp_path / "disk" / "in", code=2)
+    assert "(No such file or directory); choose another folder" in " ".join(done.output.split())
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the full device of Linux")
 def test_output_to_full_disk_ends_with_message(tmp_path):
     with Path("/dev/full").open("w") as full:
