@@ -46,7 +46,7 @@ READ_AHEAD = 16  # images that each thread may be ahead of the writer
 QUALITY = 95  # JPEG quality of images that have to be recompressed
 
 #: Exceptions that Pillow raises for a file that it cannot decode.
-UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+UNDECODABLE = (OSError, ValueError, SyntaxError, TypeError, RuntimeError, Image.DecompressionBombError)
 
 AGAIN = "Create the file again from its source with `python -m reproduce data prepare`"
 ANOTHER = "Give the file of another data set, or prepare this one again"

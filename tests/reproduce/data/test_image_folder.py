@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import shutil
+import struct
 
 import numpy as np
 import pytest
@@ -76,6 +77,23 @@ def test_all_unreadable_images_are_named(source, share):
     named = "; ".join(rf"{path} \(.+\)" for path in bad)
     message = rf"7 of 18 images cannot be read: {named}\. Get them again"
     with pytest.raises(DataError, match=message):
+        examine(source)
+
+
+def tiff_without_width():
+    """Return a TIFF of two frames, the second of which has no width."""
+    content, frame = io.BytesIO(), Image.new("L", (4, 4))
+    frame.save(content, "TIFF", save_all=True, append_images=[frame])
+    before, width, after = content.getvalue().rpartition(struct.pack("<HH", 256, 4))
+    assert width
+    return before + bytes(4) + after
+
+
+@pytest.mark.parametrize("content", [tiff_without_width(), b"DDS |" + bytes(123)])
+def test_any_error_of_pillow_names_the_image(source, content):
+    """Pillow raises a TypeError or a NotImplementedError for some damaged files, which once was a traceback."""
+    (source / "val" / "n00000000" / "damaged.png").write_bytes(content)
+    with pytest.raises(DataError, match=r"1 of 19 images cannot be read: .*damaged.png \(.+\)\. Get them again"):
         examine(source)
 
 
