@@ -25,6 +25,7 @@ from reproduce.cells.catalogue import Dataset
 from reproduce.data.beton import UNDECODABLE, JpegFiles, in_order, reason_of, rgb, write_beton
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import SPLITS, Findings, ImageFile, Progress, Split, deviating_counts
+from reproduce.records.reading import printable
 from reproduce.records.storage import write_atomically
 from reproduce.text import count, some
 
@@ -201,7 +202,7 @@ class _FolderWalk:
 
     def _pass_over(self, name: str) -> None:
         if not name.startswith("."):
-            self.passed_over[Path(name).suffix.lower()] += 1
+            self.passed_over[printable(Path(name).suffix.lower())] += 1
 
     def _size(self, path: str) -> int:
         """Return the size of an image file in bytes.

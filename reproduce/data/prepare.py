@@ -22,6 +22,7 @@ from reproduce.data import cifar, imagenet32, manifest
 from reproduce.data.errors import DataError
 from reproduce.data.manifest import Manifest, Options, Progress, Written
 from reproduce.data.small_images import SmallImages
+from reproduce.records.reading import UNPRINTABLE, printable
 from reproduce.records.storage import explain_full_disk, write_atomically
 
 if TYPE_CHECKING:
@@ -74,6 +75,9 @@ def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: B
 
     """
     source, target = source.expanduser().resolve(), (root / dataset.name).resolve()  # a link may lead to another disk
+    if odd := UNPRINTABLE.search(str(source)):
+        problem = f"the path contains the character {odd[0]!r}"
+        raise DataError(source, problem, "Rename the folder: the manifest could not be read")
     opened = open_source(dataset, source, options)  # raises before any folder is created
     try:
         with explain_full_disk(f"to lock {target}", NOTHING_LEFT):
@@ -100,7 +104,7 @@ def prepare(dataset: Dataset, source: Path, root: Path, options: Options, bar: B
         try:
             with bar("converting", sum(split.samples for split in findings.splits.values()), "images") as progress:
                 opened.write(partial, progress)
-            reason = options.reason if findings.deviations else ""
+            reason = printable(options.reason) if findings.deviations else ""
             files = _written(partial, bar)
             made = Manifest(dataset=dataset.name, source=str(source), findings=findings, reason=reason, files=files)
             write_atomically(partial / manifest.NAME, made.to_json().encode())

@@ -181,6 +181,18 @@ def test_damaged_files_are_detected_and_replaced(source, root, file, content, pr
     assert manifest.problems(root / "cifar10", made, contents=True) == []
 
 
+def test_unprintable_names_leave_no_unreadable_manifest(tmp_path, root):
+    """`data prepare` once succeeded, and then its manifest could not be read."""
+    source = fake_data.image_folder(tmp_path / "source")
+    (source / "train" / "notes.\x1b").touch()
+    made, _ = prepare(IMAGENET, source, root, Options(reason="a\x1btest"), bar)
+    assert manifest.read(root / "imagenet") == made
+    assert (made.reason, made.findings.notes) == ("a\\x1btest", ("1 file passed over: .\\x1b (1)",))
+    odd = source.rename(tmp_path / "source\x1b")
+    with pytest.raises(DataError, match=r"the path contains the character '\\x1b'\. Rename"):
+        prepare(IMAGENET, odd, root, Options(reason="a test", replace=True), bar)
+
+
 @pytest.mark.parametrize("replace", [True, False])
 def test_foreign_folder_is_not_changed(source, root, replace):
     """A folder that `data prepare` did not create is refused and not changed."""
