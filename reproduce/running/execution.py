@@ -11,6 +11,7 @@ import pkgutil
 import time
 import traceback
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,10 +65,8 @@ def execute(record: Record, context: Context) -> State:
     if not context.group.is_leader:
         with deterministic(context.device, tf32=tf32):
             return _follow(record, context)
-    if isinstance(record.cell, TrainedCell) and not record.has_result:  # before a record is created
-        from reproduce.data.sources import check  # not needed if there is nothing to train
-
-        check(record.cell, context.options.data_root)
+    if not record.has_result:  # before a record is created
+        check_data(record.cell, context.options.data_root)
     with record.lock() as hold, deterministic(context.device, tf32=tf32):
         if hold.taken_from is not None:
             context.observer.notice(f"took over {record.path} from {hold.taken_from}: its process is gone")
@@ -88,6 +87,14 @@ def execute(record: Record, context: Context) -> State:
             record.finish(_values(record, context))
             context.group.announce(go=False)
         return record.state()
+
+
+def check_data(cell: Cell, root: Path) -> None:
+    """Raise DataError if the cell trains on data that are damaged, or not prepared below `root` for its loader."""
+    if isinstance(cell, TrainedCell):
+        from reproduce.data.sources import check  # not needed if there is nothing to train
+
+        check(cell, root)
 
 
 def _check_network(record: Record, state: State) -> None:

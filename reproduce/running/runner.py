@@ -21,11 +21,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from reproduce.cells.kinds import Cell
+from reproduce.data.errors import DataError
 from reproduce.distributed.interrupts import Interrupt, ignore_signals
 from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record
 from reproduce.records.run import RecordError, State, Status
 from reproduce.running import messages, worker
+from reproduce.running.execution import check_data
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.progress import GridBar
 from reproduce.running.worker import REPORT_SECONDS
@@ -96,8 +98,8 @@ def _todo(cells: Sequence[Cell], options: GridOptions, outcome: GridOutcome) -> 
             continue
         if state.status is Status.FAILED and options.retry_failed:
             try:
-                outcome.states[cell] = state = _retry(Record.for_cell(cell, options.root))
-            except OSError as error:
+                outcome.states[cell] = state = _retry(Record.for_cell(cell, options.root), options.data_root)
+            except (DataError, OSError) as error:
                 outcome.problems[cell] = str(error)
                 continue
         if not state.final:
@@ -107,10 +109,17 @@ def _todo(cells: Sequence[Cell], options: GridOptions, outcome: GridOutcome) -> 
     return todo
 
 
-def _retry(record: Record) -> State:
-    """Delete a recorded failure, unless another command has done so already or is running the cell."""
+def _retry(record: Record, data_root: Path) -> State:
+    """Delete a recorded failure, unless another command has done so already or is running the cell.
+
+    Raises:
+        DataError: The cell cannot run. Its failure is kept.
+        OSError: The record cannot be locked or changed.
+
+    """
     with contextlib.suppress(LockedError, LockLostError), record.lock():
         if record.state().status is Status.FAILED:
+            check_data(record.cell, data_root)
             record.retry()
     return record.state()
 

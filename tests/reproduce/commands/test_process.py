@@ -4,9 +4,13 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from reproduce.commands import process
 from reproduce.commands.train_options import TrainOptions
+from reproduce.distributed.group import SINGLE_PROCESS
+from reproduce.distributed.launch import Failure
+from reproduce.grids import recipes
 from reproduce.records import locks
 from reproduce.records.locks import LockedError, holder
 from reproduce.records.record import Record
@@ -71,3 +75,19 @@ def test_one_process_has_all_stages_under_any_partition():
     """In one process, a balanced and an even partition are the same."""
     even, balanced = (process._partition(CHAIN, TrainOptions(partition=name)) for name in ("even", "balanced"))
     assert even == balanced
+
+
+def test_retry_without_data_keeps_the_failure(tmp_path):
+    """`--retry-failed` with a wrong `--data-root` once removed the failure."""
+    record = Record(tmp_path / "run", recipes.cell("small"))
+    record.begin({}, {})
+    record.fail("diverged", "nan")
+    context = SimpleNamespace(
+        options=SimpleNamespace(retry_failed=True, data_root=tmp_path),
+        group=SINGLE_PROCESS,
+        observer=SimpleNamespace(close=lambda: None),
+        device=torch.device("cpu"),
+    )
+    with pytest.raises(Failure, match="cifar10 is not prepared"):
+        process._run(record, context, None)
+    assert str(record.state()).startswith("diverged")

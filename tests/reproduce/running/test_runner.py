@@ -266,6 +266,16 @@ def test_finished_cells_start_no_worker_failed_ones_on_retry(tmp_path, whole, mo
     assert record.state().status is Status.PARTIAL
 
 
+def test_retry_without_data_keeps_the_failure(tmp_path, monkeypatch):
+    """`--retry-failed` with a wrong `--data-root` once removed the results of all diverged cells."""
+    monkeypatch.setattr(runner._Supervisor, "supervise", lambda *_: None)
+    cell = recipes.cell("small")
+    begin(cell, tmp_path).fail("diverged", "nan")
+    outcome = run_grid([cell], settings(tmp_path, retry_failed=True, data_root=tmp_path))
+    assert "cifar10 is not prepared" in outcome.problems[cell]
+    assert str(Record.for_cell(cell, tmp_path).state()).startswith("diverged")
+
+
 def test_repeated_messages_count_once_and_full_disk_stops_all_workers():
     """A notice or a finished cell of two workers counts once, and a full disk stops all workers."""
     notices, finished = [], []
