@@ -154,7 +154,8 @@ class Volume:
             raise wrong(f"the identity of {name} does not match its configuration")
         for key, kind in [*((key, _ENVIRONMENT) for key in head["environments"]), *((k, _CODE) for k in head["codes"])]:
             if kind not in provenance.get(key, {}):
-                raise wrong(f"{name} refers to the {kind} {key}, which is missing in {PROVENANCE} or damaged there")
+                message = f"{name} refers to the {kind} {key}, which is missing in {PROVENANCE} or damaged there"
+                raise RecordError(self.path, message, "Copy that file, too, from where the record is from", name)
         metrics = tuple(_without_tag(line) for line in lines[1:-1])
         fixed = {"schema": SCHEMA, "identity": block.identity, "kind": cell.kind}
         result = {**fixed, **_without_tag(last), **fixed}
@@ -218,7 +219,8 @@ def scan(root: Path, others: Sequence[Run[Cell]]) -> tuple[list[Run[Cell]], list
                 runs = volume.runs(identity)
                 if runs and path != path_of(runs[0].cell, root):
                     name, place = runs[0].cell.name, path_of(runs[0].cell, root)
-                    raise RecordError(path, f"{name} belongs in {place}, not here", record=name)
+                    fix = "Rename the file, or move the lines there"
+                    raise RecordError(path, f"{name} belongs in {place}, not here", fix, name)
                 found += runs
             except RecordError as error:
                 problems.append(error)

@@ -178,7 +178,7 @@ def test_foreign_line_and_missing_environment_are_named(tmp_path):
     provenance.write_text(provenance.read_text().replace('"cores":2', '"cores":3'))
     volumes._READ.clear()
     assert scan(tmp_path).records == ()
-    assert "which is missing in provenance.jsonl or damaged there" in str(scan(tmp_path).problems[-1])
+    assert "which is missing in provenance.jsonl or damaged there. Copy that file" in str(scan(tmp_path).problems[-1])
 
 
 def test_wrong_format_or_volume_is_named(tmp_path, monkeypatch):
@@ -187,7 +187,7 @@ def test_wrong_format_or_volume_is_named(tmp_path, monkeypatch):
     file = tmp_path / VOLUME
     file.rename(file.with_name("training-digits-revnet18-dsp.jsonl"))
     (problem,) = scan(tmp_path).problems
-    assert f"{CELL.name} belongs in {file}" in str(problem)
+    assert f"{CELL.name} belongs in {file}, not here. Rename the file" in str(problem)
     file.with_name("training-digits-revnet18-dsp.jsonl").rename(file)
     monkeypatch.setattr("reproduce.records.run.SCHEMA", 0)
     (problem,) = scan(tmp_path).problems
