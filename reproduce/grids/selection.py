@@ -143,7 +143,7 @@ def _condition(text: str, grid: Sequence[Cell]) -> tuple[str, str, list[str]]:
     if not equals:
         raise CellError(f"--only {text}: =VALUE is missing; expected SETTING=VALUE")
     names = {key: None for cell in grid for key in _settings(cell)}
-    name = OPTIONS.get(name, name.replace("-", "_"))
+    name = OPTIONS.get(name, CONDITIONS.get(name, name.replace("-", "_")))
     if name not in names:
         raise CellError(f"--only {text}: expected SETTING=VALUE with a setting of a cell; {near_matches(name, names)}")
     return f"--only {text}", name, values.split(",")

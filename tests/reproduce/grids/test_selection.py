@@ -45,6 +45,7 @@ def test_values_widen_and_conditions_narrow_the_selection():
     chosen = choose(only=["model=resnet50", "accumulation=4,32", "seed=2"])
     assert len(chosen) == 2 * 2
     assert values(chosen, "seed") == {2}
+    assert choose(only=["k=4", "datasets=imagenet"]) == choose(k=["4"], datasets=["imagenet"])
     # One number is a number of seeds, several numbers are seeds.
     for seeds, expected in ((["1"], {0}), (["2"], {0, 1}), (["3"], {0, 1, 2}), (["0", "2"], {0, 2})):
         assert values(choose(seeds=seeds), "seed") == expected
