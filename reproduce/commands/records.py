@@ -22,6 +22,7 @@ from reproduce.records.record import scan
 from reproduce.records.storage import StorageError, explain_full_disk
 
 BLOCK = 1 << 20  # bytes
+LAYOUT = "a folder of records has one subfolder per scale"
 
 
 @click.group()
@@ -91,7 +92,7 @@ def merge(sources: Sequence[Path], root: Path, replace: bool, dry_run: bool, ver
         if decisions[decision]:
             click.echo(f"{decisions[decision]} {decision.value.format(done, done)}")
     if not decisions:
-        click.echo(f"no records in {' and '.join(map(str, sources))}")
+        click.echo(f"no records in {' and '.join(map(str, sources))}: {LAYOUT}")
     sys.exit(1 if any(decision.bad for decision in decisions) else 0)
 
 
@@ -105,7 +106,7 @@ def _folder_of(source: Path) -> Iterator[Path]:
         try:
             if not source.is_file() or not tarfile.is_tarfile(source):
                 raise click.UsageError(
-                    f"there is no folder {source}: SOURCE is a folder such as reports/records, or an archive of one"
+                    f"SOURCE {source} is neither an existing folder, such as reports/records, nor an archive of one"
                 )
             fix = "free some space, or set TMPDIR to a folder of another disk"
             with tarfile.open(source) as archive, explain_full_disk(f"to unpack {source}", fix):
@@ -142,7 +143,7 @@ def export(folder: Path, root: Path) -> None:
 
 def _end(records: Sequence[Any], problems: Sequence[Exception]) -> None:
     if not records and not problems:
-        click.echo("no records found: a folder of records has one subfolder per scale")
+        click.echo(f"no records found: {LAYOUT}")
     for problem in problems:
         click.echo(f"PROBLEM {problem}", err=True)
     sys.exit(1 if problems else 0)
