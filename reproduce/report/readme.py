@@ -29,7 +29,7 @@ UNDECIDED = (ClaimVerdict.OPEN, ClaimVerdict.UNKNOWN)
 
 
 class ReadmeError(ValueError):
-    """A README without a place for the results."""
+    """A README that is not text, or that has no place for the results."""
 
 
 def contents(answers: list[Answer], judged: list[Judged]) -> tuple[dict[str, str], dict[str, bytes]]:
@@ -66,14 +66,17 @@ def update(readme: Path, texts: Mapping[str, str], pictures: Mapping[str, bytes]
     Args:
         readme: The file.
         texts: Texts by the names of their places.
-        pictures: SVG files by their names. Other SVG files in their folder are removed.
+        pictures: SVG files by their names.
 
     Raises:
-        ReadmeError: If the file does not have the two comments of every text.
+        ReadmeError: If the file is not text in UTF-8, or does not have the two comments of every text.
         StorageError: If a file cannot be written.
 
     """
-    page = readme.read_text(encoding="utf-8")
+    try:
+        page = readme.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ReadmeError(f"{readme} is not text in UTF-8: {error}") from error
     for name, text in texts.items():
         begin, end = BEGIN.format(name), END.format(name)
         before, found, rest = page.partition(begin)
@@ -85,8 +88,6 @@ def update(readme: Path, texts: Mapping[str, str], pictures: Mapping[str, bytes]
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in pictures.items():
         write_atomically(folder / name, content)
-    for file in set(folder.glob("*.svg")) - {folder / name for name in pictures}:
-        file.unlink()
     write_atomically(readme, page.encode())
 
 

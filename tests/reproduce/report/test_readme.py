@@ -36,14 +36,20 @@ def test_readme_is_current(tmp_path):
 PLACE = (BEGIN.format("a"), END.format("a"))
 
 
-def test_update_replaces_the_results_and_removes_older_pictures(tmp_path):
-    """An update replaces the text between the markers, and removes older pictures."""
+def test_update_replaces_only_the_results(tmp_path):
+    """An update replaces the text between the markers and the pictures of the same names, and removes no file."""
     readme = tmp_path / "README.md"
     readme.write_text("before\n{}\nold\n{}\nafter\n".format(*PLACE))
-    update(readme, {"a": "first"}, {"old.svg": b"<svg/>"})
+    pictures = tmp_path / PICTURES
+    pictures.mkdir(parents=True)
+    (pictures / "mine.svg").write_text("mine")
+    update(readme, {"a": "first"}, {"new.svg": b"<svg/>"})
     update(readme, {"a": "new\N{NO-BREAK SPACE}%"}, {"new.svg": b"<svg></svg>"})
     assert readme.read_text() == "before\n{}\n\nnew\N{NO-BREAK SPACE}%\n\n{}\nafter\n".format(*PLACE)
-    assert [file.name for file in (tmp_path / PICTURES).iterdir()] == ["new.svg"]
+    assert {file.name: file.read_text() for file in pictures.iterdir()} == {
+        "mine.svg": "mine",
+        "new.svg": "<svg></svg>",
+    }
 
 
 @pytest.mark.parametrize("text", ["", PLACE[0], PLACE[1], PLACE[1] + PLACE[0]], ids=["none", "no end", "end", "order"])
@@ -55,3 +61,9 @@ def test_update_refuses_a_readme_without_a_place(tmp_path, text):
         update(readme, {"a": "text"}, {"a.svg": b""})
     assert readme.read_text() == text
     assert not (tmp_path / "docs").exists()
+
+
+def test_update_refuses_a_readme_that_is_not_text(tmp_path):
+    (tmp_path / "README.md").write_bytes("\n".join((*PLACE, "ä")).encode("latin-1"))
+    with pytest.raises(ReadmeError, match=r"README\.md is not text in UTF-8"):
+        update(tmp_path / "README.md", {"a": "text"}, {})
