@@ -24,7 +24,7 @@ from reproduce.records.locks import LockedError, LockLostError, holder
 from reproduce.records.record import Record
 from reproduce.records.run import State, Status
 from reproduce.running import devices
-from reproduce.running.execution import FIXABLE, check_data, execute
+from reproduce.running.execution import FIXABLE, execute, retry
 from reproduce.running.progress import EventFiles, Observers, TrainingBar
 from reproduce.running.worker import POLL_SECONDS
 from reproduce.text import conjunction, count
@@ -131,9 +131,7 @@ def _run(record: Record, context: Context, interrupt: Interrupt) -> State:
     group, bar = context.group, context.observer
     try:
         if group.is_leader and context.options.retry_failed and record.state().status is Status.FAILED:
-            check_data(record.cell, context.options.data_root)  # a cell that cannot run keeps its failure
-            with record.lock():
-                record.retry()
+            retry(record, context.options.data_root)
         return _when_free(record, context)
     except Stopped as stop:
         if group.is_leader:

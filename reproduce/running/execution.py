@@ -25,7 +25,7 @@ from reproduce.measures.context import MEMORY_FORMAT, Context
 from reproduce.measures.machine_memory import give_back, out_of_memory
 from reproduce.records import provenance
 from reproduce.records.record import Record
-from reproduce.records.run import DIVERGED, OUT_OF_MEMORY, RecordError, State
+from reproduce.records.run import DIVERGED, OUT_OF_MEMORY, RecordError, State, Status
 from reproduce.records.storage import StorageError
 from reproduce.text import conjunction
 
@@ -66,7 +66,7 @@ def execute(record: Record, context: Context) -> State:
         with deterministic(context.device, tf32=tf32):
             return _follow(record, context)
     if not record.has_result:  # before a record is created
-        check_data(record.cell, context.options.data_root)
+        _check_data(record.cell, context.options.data_root)
     with record.lock() as hold, deterministic(context.device, tf32=tf32):
         if hold.taken_from is not None:
             context.observer.notice(f"took over {record.path} from {hold.taken_from}: its process is gone")
@@ -89,7 +89,22 @@ def execute(record: Record, context: Context) -> State:
         return record.state()
 
 
-def check_data(cell: Cell, root: Path) -> None:
+def retry(record: Record, data_root: Path) -> None:
+    """Delete a recorded failure, unless another command has done so already.
+
+    Raises:
+        DataError: The cell cannot run. Its failure is kept.
+        LockedError: Another command runs the cell.
+        OSError: The record cannot be locked or changed.
+
+    """
+    with record.lock():
+        if record.state().status is Status.FAILED:
+            _check_data(record.cell, data_root)
+            record.retry()
+
+
+def _check_data(cell: Cell, root: Path) -> None:
     """Raise DataError if the cell trains on data that are damaged, or not prepared below `root` for its loader."""
     if isinstance(cell, TrainedCell):
         from reproduce.data.sources import check  # not needed if there is nothing to train

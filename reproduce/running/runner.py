@@ -27,7 +27,7 @@ from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record
 from reproduce.records.run import RecordError, State, Status
 from reproduce.running import messages, worker
-from reproduce.running.execution import check_data
+from reproduce.running.execution import retry
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.progress import GridBar
 from reproduce.running.worker import REPORT_SECONDS
@@ -97,8 +97,11 @@ def _todo(cells: Sequence[Cell], options: GridOptions, outcome: GridOutcome) -> 
         if state is None:
             continue
         if state.status is Status.FAILED and options.retry_failed:
+            record = Record.for_cell(cell, options.root)
             try:
-                outcome.states[cell] = state = _retry(Record.for_cell(cell, options.root), options.data_root)
+                with contextlib.suppress(LockedError, LockLostError):
+                    retry(record, options.data_root)
+                outcome.states[cell] = state = record.state()
             except (DataError, OSError) as error:
                 outcome.problems[cell] = str(error)
                 continue
@@ -107,21 +110,6 @@ def _todo(cells: Sequence[Cell], options: GridOptions, outcome: GridOutcome) -> 
         elif state.finished:
             Record.for_cell(cell, options.root).tidy()
     return todo
-
-
-def _retry(record: Record, data_root: Path) -> State:
-    """Delete a recorded failure, unless another command has done so already or is running the cell.
-
-    Raises:
-        DataError: The cell cannot run. Its failure is kept.
-        OSError: The record cannot be locked or changed.
-
-    """
-    with contextlib.suppress(LockedError, LockLostError), record.lock():
-        if record.state().status is Status.FAILED:
-            check_data(record.cell, data_root)
-            record.retry()
-    return record.state()
 
 
 def _read_state(cell: Cell, root: Path, outcome: GridOutcome) -> State | None:

@@ -91,7 +91,7 @@ def tiff_without_width():
 
 @pytest.mark.parametrize("content", [tiff_without_width(), b"DDS |" + bytes(123)])
 def test_any_error_of_pillow_names_the_image(source, content):
-    """Pillow raises a TypeError or a NotImplementedError for some damaged files, which once was a traceback."""
+    """Pillow raises errors of many kinds for damaged files, such as a TypeError for a TIFF without a width."""
     (source / "val" / "n00000000" / "damaged.png").write_bytes(content)
     with pytest.raises(DataError, match=r"1 of 19 images cannot be read: .*damaged.png \(.+\)\. Get them again"):
         examine(source)
