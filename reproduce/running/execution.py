@@ -79,7 +79,7 @@ def execute(record: Record, context: Context) -> State:
         context.observer.begin()
         environment = {**_environment(record.cell, context), **context.group.environment}
         code, patch = provenance.code()
-        for words in _changes(record, environment, code):
+        for words in _changes(record, environment, code, patch):
             context.observer.notice(words)
         record.begin(environment, code, patch)
         context.group.announce(go=True)
@@ -120,7 +120,7 @@ def _check_network(record: Record, state: State) -> None:
         raise RecordError(record.path / "result.json", problem, "Restore that file, or choose another --output")
 
 
-def _changes(record: Record, environment: Mapping[str, Any], code: Mapping[str, Any]) -> Iterator[str]:
+def _changes(record: Record, environment: Mapping[str, Any], code: Mapping[str, Any], patch: bytes) -> Iterator[str]:
     """Yield warnings if a cell is resumed with other threads, another machine, software, settings or code.
 
     On a GPU the number of CPU threads does not affect results.
@@ -144,8 +144,9 @@ def _changes(record: Record, environment: Mapping[str, Any], code: Mapping[str, 
     ]
     if other:
         yield f"WARNING: {record.path} continues in another environment ({'; '.join(other)}): its bits may differ"
-    if (last := begun.codes[-1].get("commit")) != code.get("commit") or not code.get("clean", True):
-        yield f"NOTE: {record.path} was begun by commit {last} and continues with {_code_name(code)}"
+    last = begun.codes[-1]
+    if (last.get("commit"), begun.patches.get(last.get("diff", ""), b"")) != (code.get("commit"), patch):
+        yield f"NOTE: {record.path} was begun by {_code_name(last)} and continues with {_code_name(code)}"
 
 
 def _code_name(code: Mapping[str, Any]) -> str:

@@ -57,6 +57,16 @@ def test_resume_with_other_threads_warns_if_bits_change(tmp_path: Path) -> None:
     assert notices_of_a_tick(tmp_path) == []
 
 
+def test_resume_notes_code_only_if_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resume by the same commit with the same uncommitted changes gives no notice."""
+    for patch, continues in ((b"", ""), (b"one", "and changes"), (b"one", ""), (b"two", "and changes")):
+        code = {"commit": "abc", "clean": not patch}
+        monkeypatch.setattr("reproduce.records.provenance.code", lambda code=code, patch=patch: (code, patch))
+        notices = notices_of_a_tick(tmp_path)
+        assert [text.endswith(f"continues with abc {continues}") for text in notices] == [True] * bool(continues)
+    assert "was begun by abc and changes and continues" in notices[0]
+
+
 @pytest.mark.parametrize("tf32", [False, True])
 def test_float32_uses_tf32_only_on_request(tf32: bool) -> None:
     """By default, torch uses TF32 in convolutions, but not in matrix products."""
