@@ -100,7 +100,7 @@ def reports(cells, root, should_stop=lambda: False, **options):
     """Return the reports of one worker in this process, without its progress."""
     messages = []
     settings = GridOptions(root=root, jobs=1, data_root=root / "data", **options)
-    work(cells, settings, messages.append, should_stop, torch.device("cpu"))
+    work(cells, settings, messages.append, should_stop, torch.device("cpu"), [settings.retry_failed] * len(cells))
     return [message for message in messages if not isinstance(message, Progress)]
 
 

@@ -24,7 +24,7 @@ from reproduce.records.locks import LockedError, LockLostError, holder
 from reproduce.records.record import Record
 from reproduce.records.run import State, Status
 from reproduce.running import devices
-from reproduce.running.execution import FIXABLE, execute, retry
+from reproduce.running.execution import FIXABLE, execute
 from reproduce.running.progress import EventFiles, Observers, TrainingBar
 from reproduce.running.worker import POLL_SECONDS
 from reproduce.text import conjunction, count
@@ -130,8 +130,6 @@ def _run(record: Record, context: Context, interrupt: Interrupt) -> State:
     """Run or resume the cell. An error that a user can fix ends the command with a message."""
     group, bar = context.group, context.observer
     try:
-        if group.is_leader and context.options.retry_failed and record.state().status is Status.FAILED:
-            retry(record, context.options.data_root)
         return _when_free(record, context)
     except Stopped as stop:
         if group.is_leader:

@@ -86,6 +86,10 @@ class State:
         """Return whether nothing is left to do. Divergence is a result; running out of memory is not."""
         return self.status is Status.DONE or self.reason == DIVERGED
 
+    def to_retry(self) -> "State":
+        """Return the state after `Record.retry` if the record failed, else this state."""
+        return State(Status.PARTIAL, self.epochs_done, self.epochs) if self.status is Status.FAILED else self
+
     @property
     def reached(self) -> str:
         """Test accuracy, if there is one, else the progress."""

@@ -47,6 +47,8 @@ FIXABLE = (RecordError, CheckpointError, DataError, StorageError, UnsupportedErr
 def execute(record: Record, context: Context) -> State:
     """Run or resume the record's cell until it has a result. Return immediately if it has one.
 
+    With the option `retry_failed`, a recorded failure is deleted first.
+
     Returns:
         The state of the record: done or failed.
 
@@ -55,7 +57,7 @@ def execute(record: Record, context: Context) -> State:
         LockLostError: If another machine took the cell over, because this process sent no heartbeat for too long.
         RecordError: If the record cannot be read, or was made by another version of a user's network.
         CheckpointError: If the checkpoint is damaged or of another version.
-        DataError: If the data set is damaged or not prepared.
+        DataError: If the data set is damaged or not prepared. A recorded failure is kept.
         StorageFullError: If the disk is full. Files that were completed are intact.
         Stopped: If a stop was requested. The same call resumes the cell.
         UnsupportedError: If the cell cannot run on this device, with these options or with these processes.
@@ -71,6 +73,10 @@ def execute(record: Record, context: Context) -> State:
         if hold.taken_from is not None:
             context.observer.notice(f"took over {record.path} from {hold.taken_from}: its process is gone")
         state = record.state()
+        if state.status is Status.FAILED and context.options.retry_failed:
+            _check_data(record.cell, context.options.data_root)
+            record.retry()
+            state = record.state()
         if state.final:
             _check_network(record, state)
             record.publish()  # a kill after the result leaves the folder
@@ -87,21 +93,6 @@ def execute(record: Record, context: Context) -> State:
             record.finish(_values(record, context))
             context.group.announce(go=False)
         return record.state()
-
-
-def retry(record: Record, data_root: Path) -> None:
-    """Delete a recorded failure, unless another command has done so already.
-
-    Raises:
-        DataError: The cell cannot run. Its failure is kept.
-        LockedError: Another command runs the cell.
-        OSError: The record cannot be locked or changed.
-
-    """
-    with record.lock():
-        if record.state().status is Status.FAILED:
-            _check_data(record.cell, data_root)
-            record.retry()
 
 
 def _check_data(cell: Cell, root: Path) -> None:

@@ -19,7 +19,7 @@ from reproduce.records import provenance, speed
 from reproduce.records.locks import Holder, holder
 from reproduce.records.record import Record, scan
 from reproduce.records.results import meaning
-from reproduce.records.run import RecordError, State, Status
+from reproduce.records.run import RecordError, State
 from reproduce.records.speed import Device, Speeds
 from reproduce.running import devices
 from reproduce.running.grid_options import GridOptions
@@ -105,8 +105,8 @@ def _item(cell: Cell, options: GridOptions, speeds: Speeds, where: Device) -> It
         state = record.state()
     except RecordError as error:
         return Item(cell, None, problem=str(error))
-    if options.retry_failed and state.status is Status.FAILED:
-        state = State(Status.PARTIAL, state.epochs_done, state.epochs)
+    if options.retry_failed:
+        state = state.to_retry()
     return Item(cell, state, speeds.left(cell, state, where), None if state.final else holder(record.path))
 
 

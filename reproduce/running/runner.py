@@ -9,7 +9,6 @@ Each worker reports through a separate pipe, so that a killed worker cannot bloc
 for a suspended worker; a second Ctrl-C kills it, and its cell can be resumed from its checkpoint.
 """
 
-import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -18,16 +17,12 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
 from reproduce.cells.kinds import Cell
-from reproduce.data.errors import DataError
 from reproduce.distributed.interrupts import Interrupt, ignore_signals
-from reproduce.records.locks import LockedError, LockLostError
 from reproduce.records.record import Record
-from reproduce.records.run import RecordError, State, Status
+from reproduce.records.run import RecordError, State
 from reproduce.running import messages, worker
-from reproduce.running.execution import retry
 from reproduce.running.grid_options import GridOptions
 from reproduce.running.progress import GridBar
 from reproduce.running.worker import REPORT_SECONDS
@@ -84,7 +79,7 @@ def run_grid(cells: Sequence[Cell], options: GridOptions) -> GridOutcome:
     outcome.signal = interrupt.received
     for cell in todo:
         known = outcome.states[cell]
-        now = known if known.final else _read_state(cell, options.root, outcome)
+        now = known if known.final else _read_state(cell, options, outcome)
         if now is not None and now.final:  # one worker died while it ran the cell, and another one finished the cell
             outcome.problems.pop(cell, None)
     return outcome
@@ -93,18 +88,9 @@ def run_grid(cells: Sequence[Cell], options: GridOptions) -> GridOutcome:
 def _todo(cells: Sequence[Cell], options: GridOptions, outcome: GridOutcome) -> list[Cell]:
     todo = []
     for cell in cells:
-        state = _read_state(cell, options.root, outcome)
+        state = _read_state(cell, options, outcome)
         if state is None:
             continue
-        if state.status is Status.FAILED and options.retry_failed:
-            record = Record.for_cell(cell, options.root)
-            try:
-                with contextlib.suppress(LockedError, LockLostError):
-                    retry(record, options.data_root)
-                outcome.states[cell] = state = record.state()
-            except (DataError, OSError) as error:
-                outcome.problems[cell] = str(error)
-                continue
         if not state.final:
             todo.append(cell)
         elif state.finished:
@@ -112,14 +98,16 @@ def _todo(cells: Sequence[Cell], options: GridOptions, outcome: GridOutcome) -> 
     return todo
 
 
-def _read_state(cell: Cell, root: Path, outcome: GridOutcome) -> State | None:
+def _read_state(cell: Cell, options: GridOptions, outcome: GridOutcome) -> State | None:
+    """Return the state of a record, or None if it cannot be read. A failure to retry counts as unfinished."""
     try:
-        state = outcome.states[cell] = Record.for_cell(cell, root).state()
+        state = Record.for_cell(cell, options.root).state()
     except RecordError as error:
         outcome.states.pop(cell, None)
         outcome.problems[cell] = str(error)
         return None
-    return state
+    outcome.states[cell] = state.to_retry() if options.retry_failed else state
+    return outcome.states[cell]
 
 
 # --- The parent process
@@ -144,6 +132,7 @@ class _Supervisor:
         # An `Event` would have a lock. A worker that was killed while it reads the event would keep the lock and block
         # all others.
         self._stop = self._context.RawValue(ctypes.c_bool, False)
+        self._retry = self._context.RawArray(ctypes.c_bool, [options.retry_failed] * len(cells))
         self._workers: dict[Connection, tuple[int, BaseProcess]] = {}
         self._running: dict[int, Cell] = {}
         self._ended: set[int] = set()  # workers to replace when they end
@@ -162,7 +151,7 @@ class _Supervisor:
 
     def _start(self, number: int) -> None:
         ours, theirs = self._context.Pipe(duplex=False)
-        arguments = self._cells, self._options, number, theirs, self._stop, os.getpid(), self._harmful
+        arguments = self._cells, self._options, number, theirs, self._stop, os.getpid(), self._retry, self._harmful
         process: BaseProcess = self._context.Process(target=worker.main, args=arguments)
         with ignore_signals():  # workers obey the parent's `stop`, not signals
             process.start()

@@ -30,16 +30,18 @@ REPORT_SECONDS = 0.2  # interval at which a worker reports its progress
 WAITING_SECONDS = 10.0  # time that a worker waits for other processes before it reports that it waits
 
 Report = Callable[[messages.Message], None]
+Flags = ctypes.Array[ctypes.c_bool] | list[bool]
 
 
 class _Reporter(Observer):
     """Send the progress of a cell to the parent, at most once per `REPORT_SECONDS`."""
 
-    def __init__(self, report: Report, index: int) -> None:
-        self._report, self._index = report, index
+    def __init__(self, report: Report, index: int, retry: Flags) -> None:
+        self._report, self._index, self._retry = report, index, retry
         self._last = 0.0
 
     def begin(self) -> None:
+        self._retry[self._index] = False
         self._report(messages.Progress(self._index, 0.0))
 
     def tick(self, done: int, total: int, loss: Tensor | None) -> None:
@@ -59,6 +61,7 @@ def main(
     pipe: Connection,
     stop: ctypes.c_bool,
     parent: int,
+    retry: Flags,
     without: Collection[int] = (),
 ) -> None:
     """Run worker process number `number`."""
@@ -74,7 +77,7 @@ def main(
         with contextlib.suppress(OSError):  # the parent died, which `should_stop` detects
             pipe.send(message)
 
-    work(cells, options, report, should_stop, device, without)
+    work(cells, options, report, should_stop, device, retry, without)
 
 
 def work(
@@ -83,6 +86,7 @@ def work(
     report: Report,
     should_stop: Callable[[], bool],
     device: torch.device,
+    retry: Flags,
     without: Collection[int] = (),
 ) -> None:
     """Run cells that no other process has locked, in order, until every cell has a result or a problem.
@@ -94,6 +98,7 @@ def work(
         should_stop: Function that is called between cells, and within them as in `Context`. If it returns true, the
             work is stopped.
         device: Device to train on.
+        retry: Whether to delete a failure of each cell when it starts. Shared by all workers, so that one retries it.
         without: Indices of cells to skip.
 
     """
@@ -105,7 +110,10 @@ def work(
             if should_stop():
                 return
             context = Context(
-                device=device, options=options, should_stop=should_stop, observer=_Reporter(report, index)
+                device=device,
+                options=replace(options, retry_failed=retry[index]),
+                should_stop=should_stop,
+                observer=_Reporter(report, index, retry),
             )
             try:
                 if not _attempt(cells[index], options, context, report, index):

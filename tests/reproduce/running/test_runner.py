@@ -23,7 +23,7 @@ from reproduce.records.record import Record, State, Status, scan
 from reproduce.records.storage import StorageError
 from reproduce.running import runner, worker
 from reproduce.running.grid_options import GridOptions
-from reproduce.running.messages import DiskFull, Finished, Notice, Progress, Waiting
+from reproduce.running.messages import DiskFull, Finished, Notice, Problem, Progress, Waiting
 from reproduce.running.runner import GridOutcome, run_grid
 from reproduce.running.worker import work
 from tests.example_cells import CHAINS
@@ -196,16 +196,16 @@ def test_cell_held_by_another_process_is_waited_for(tmp_path, whole):
     holder = threading.Thread(target=hold, args=(ready,))
     holder.start()
     ready.wait()
-    work(CHAINS, settings(tmp_path), report, lambda: False, torch.device("cpu"))
+    work(CHAINS, settings(tmp_path), report, lambda: False, torch.device("cpu"), [False] * len(CHAINS))
     holder.join()
     assert order == [1, 2, 0]
     assert records(tmp_path) == records(whole)
 
 
-def pickle_outcome(cells, root, file):
+def pickle_outcome(cells, file, options):
     """Run the grid and write its outcome to a file."""
     fork_workers()
-    file.write_bytes(pickle.dumps(run_grid(cells, settings(root))))
+    file.write_bytes(pickle.dumps(run_grid(cells, options)))
 
 
 def test_damaged_record_is_kept_and_others_are_run(tmp_path, whole, start):
@@ -215,7 +215,7 @@ def test_damaged_record_is_kept_and_others_are_run(tmp_path, whole, start):
     file = in_folder(Record.for_cell(CHAINS[1], root)).path / "result.json"
     file.write_text("{")
     volumes.remove(CHAINS[2], root)
-    start(pickle_outcome, CHAINS, root, tmp_path / "outcome").stderr()
+    start(pickle_outcome, CHAINS, tmp_path / "outcome", settings(root)).stderr()
     outcome = pickle.loads((tmp_path / "outcome").read_bytes())
     assert outcome.exit_code == 1
     assert list(outcome.problems) == [CHAINS[1]]
@@ -227,7 +227,7 @@ def test_damaged_record_is_kept_and_others_are_run(tmp_path, whole, start):
 def listener_of(outcome, notices, finished=None):
     """Return the part of a command that receives the messages of workers, with its notices in a list."""
     bar = SimpleNamespace(notice=notices.append, show=lambda *_: None, finish=lambda *_, **__: finished.append(1))
-    return runner._Supervisor(CHAINS, None, outcome, bar)
+    return runner._Supervisor(CHAINS, GridOptions(), outcome, bar)
 
 
 def test_exit_code_follows_from_states_and_signal():
@@ -261,19 +261,39 @@ def test_finished_cells_start_no_worker_failed_ones_on_retry(tmp_path, whole, mo
     record.fail("out of memory", "no more")
     assert run_grid(CHAINS[:1], settings(tmp_path)).exit_code == 1
     assert started == []
-    run_grid(CHAINS[:1], settings(tmp_path, jobs=3, retry_failed=True))
+    outcome = run_grid(CHAINS[:1], settings(tmp_path, jobs=3, retry_failed=True))
     assert started == [(CHAINS[:1], 1)], "a worker for every cell, who share the device"
-    assert record.state().status is Status.PARTIAL
+    assert str(record.state()).startswith("out of memory"), "the failure of a cell that has not started is kept"
+    assert str(outcome.states[CHAINS[0]]) == "0 of 3 epochs", "the same command runs it"
 
 
-def test_retry_without_data_keeps_the_failure(tmp_path, monkeypatch):
+def test_retry_without_data_keeps_the_failure(tmp_path, start):
     """`--retry-failed` with a wrong `--data-root` once removed the results of all diverged cells."""
-    monkeypatch.setattr(runner._Supervisor, "supervise", lambda *_: None)
     cell = recipes.cell("small")
     begin(cell, tmp_path).fail("diverged", "nan")
-    outcome = run_grid([cell], settings(tmp_path, retry_failed=True, data_root=tmp_path))
+    options = settings(tmp_path, retry_failed=True, data_root=tmp_path)
+    start(pickle_outcome, [cell], tmp_path / "outcome", options).stderr()
+    outcome = pickle.loads((tmp_path / "outcome").read_bytes())
     assert "cifar10 is not prepared" in outcome.problems[cell]
     assert str(Record.for_cell(cell, tmp_path).state()).startswith("diverged")
+
+
+def test_failure_is_retried_once(tmp_path, monkeypatch):
+    """A cell that fails again is not retried by another worker of the same run, nor one that first failed in it."""
+    begin(CHAINS[0], tmp_path).fail("out of memory", "first")
+    ran = []
+
+    def out_of_memory(record, context):
+        ran.append(record.cell)
+        raise MemoryError("again")
+
+    monkeypatch.setattr("reproduce.running.execution._run", out_of_memory)
+    retry = [True, True]
+    for _ in range(2):
+        messages = []
+        work(CHAINS[:2], settings(tmp_path), messages.append, lambda: False, torch.device("cpu"), retry)
+        assert [message.state.detail for message in messages if isinstance(message, Finished)] == ["again", "again"]
+    assert ran == CHAINS[:2]
 
 
 def test_repeated_messages_count_once_and_full_disk_stops_all_workers():
@@ -346,6 +366,6 @@ def test_folder_of_other_user_fails_retry_not_finished_cell(tmp_path, monkeypatc
         yield
 
     monkeypatch.setattr("reproduce.records.record.hold", forbidden)
-    outcome = run_grid(CHAINS[:2], settings(tmp_path, retry_failed=True))
-    assert outcome.problems == {CHAINS[0]: "record.lock belongs to another user"}
-    assert outcome.states[CHAINS[1]].status is Status.DONE
+    [message] = reports(CHAINS[:1], tmp_path, retry_failed=True)
+    assert (type(message), message.text) == (Problem, "record.lock belongs to another user")
+    assert run_grid(CHAINS[1:2], settings(tmp_path)).exit_code == 0

@@ -78,5 +78,5 @@ def test_workers_use_their_device_with_their_share(tmp_path, monkeypatch):
     worked = []
     monkeypatch.setattr(worker, "work", lambda _, options, *given: worked.append((options.sharing, given[2])))
     for number in range(3):
-        worker.main(CHAINS, GridOptions(root=tmp_path, jobs=3, devices=("cuda:0", "cuda:1")), number, None, None, 0)
+        worker.main(CHAINS, GridOptions(root=tmp_path, jobs=3, devices=("cuda:0", "cuda:1")), number, None, None, 0, [])
     assert worked == [(2, ("cuda:0", 2)), (1, ("cuda:1", 1)), (2, ("cuda:0", 2))]
