@@ -18,7 +18,7 @@ from torch import Tensor
 
 from reproduce.cells.kinds import Cell
 from reproduce.measures.context import Context, Observer, Stopped
-from reproduce.records.locks import STALE_SECONDS, Holder, LockedError, LockLostError, holder
+from reproduce.records.locks import STALE_SECONDS, LockedError, LockLostError, holder
 from reproduce.records.record import Record
 from reproduce.records.storage import StorageFullError
 from reproduce.running import devices, messages
@@ -141,16 +141,11 @@ def _report_holders(cells: Sequence[Cell], held: Sequence[int], root: Path, repo
     for index in held:
         folder = Record.for_cell(cells[index], root).path
         if (owner := holder(folder)) is not None:
-            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(owner.touched))
-            text = f"{cells[index].slug} is held by {owner.words}, which {_touch(owner, since)}"
-            report(messages.Waiting(index, text))
-
-
-def _touch(owner: Holder, since: str) -> str:
-    """Describe the holder's last heartbeat. The text does not change while the holder is alive."""
-    if owner.silent < STALE_SECONDS / 2:
-        return "is alive"
-    return f"has sent no heartbeat since {since}; after {STALE_SECONDS:.0f} s the cell is taken over"
+            state = "is alive"  # without a time, because each text is shown only once
+            if owner.silent >= STALE_SECONDS / 2:
+                since = time.strftime("%Y-%m-%d %H:%M", time.localtime(owner.touched))
+                state = f"has sent no heartbeat since {since}; after {STALE_SECONDS:.0f} s the cell is taken over"
+            report(messages.Waiting(index, f"{cells[index].slug} is held by {owner.words}, which {state}"))
 
 
 def _attempt(cell: Cell, options: GridOptions, context: Context, report: Report, index: int) -> bool:
