@@ -89,8 +89,11 @@ def execute(record: Record, context: Context) -> State:
             context.observer.notice(words)
         record.begin(environment, code, patch)
         context.group.announce(go=True)
+        values: dict[str, Any] | None = None
         with _failures_recorded(record, context.device):
-            record.finish(_values(record, context))
+            values = _values(record, context)
+        if values is not None:  # no error below replaces the result by a failure
+            record.finish(values)
             context.group.announce(go=False)
         return record.state()
 

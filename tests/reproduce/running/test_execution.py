@@ -10,9 +10,10 @@ import torch
 from reproduce.distributed.group import UnsupportedError
 from reproduce.measures.context import Context, Stopped
 from reproduce.records.record import Record
+from reproduce.records.run import Status
 from reproduce.running import execution
 from reproduce.running.execution import deterministic, execute
-from tests.example_cells import CHAIN
+from tests.example_cells import CHAIN, COMPLEXITY
 from tests.trainings import StopAfter, run
 
 
@@ -65,6 +66,20 @@ def test_resume_notes_code_only_if_it_changed(tmp_path: Path, monkeypatch: pytes
         notices = notices_of_a_tick(tmp_path)
         assert [text.endswith(f"continues with abc {continues}") for text in notices] == [True] * bool(continues)
     assert "was begun by abc and changes and continues" in notices[0]
+
+
+def test_error_after_the_result_does_not_replace_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If memory runs out during the publication, the cell does not count as out of memory, without its checkpoint."""
+    record = Record.for_cell(COMPLEXITY, tmp_path)
+
+    def publish(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("reproduce.records.volumes.publish", publish)
+        with pytest.raises(MemoryError):
+            execute(record, Context())
+    assert execute(record, Context()).status is Status.DONE
 
 
 @pytest.mark.parametrize("tf32", [False, True])
