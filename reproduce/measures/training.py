@@ -462,7 +462,7 @@ class Trainer:
         stages, observed = self.peaks(), self.observe_staleness()
         if not self._context.group.is_leader:
             return {}
-        metrics = self._record.read().metrics
+        metrics = self._record.own_metrics()
         vector = self.pipeline.staleness if isinstance(self.pipeline, Pipeline) else None
         last_drop = max(self._cell.drops, default=0)
         best = max(metrics[last_drop:], key=lambda line: line["test_accuracy"])  # the first one if several are equal

@@ -204,13 +204,19 @@ class Record:
             return Run(self.cell, State(Status.NOT_RUN, epochs=self.cell.epochs_expected), place=self.path)
         self._check_config()
         result = read_json(file) if file.exists() else None  # before the metrics: it is written after them
-        metrics = tuple(self._own_metrics())
+        metrics = tuple(self.own_metrics())
         state = state_of(self.cell, self.path, result, len(metrics))
         environments, codes = (tuple(self._entries(f"{name}.json")) for name in ("environment", "code"))
         patches = {code["diff"]: self._patch(code["diff"]) for code in codes if "diff" in code}
         return Run(self.cell, state, metrics, environments, codes, patches, self.path)
 
-    def _own_metrics(self) -> list[dict[str, Any]]:
+    def own_metrics(self) -> list[dict[str, Any]]:
+        """Return the metrics in the folder, of the run that this process works on. A volume may have another run.
+
+        Raises:
+            RecordError: The file is damaged.
+
+        """
         file = self.path / "metrics.jsonl"
         if not os.path.lexists(file):
             return []
@@ -277,7 +283,7 @@ class Record:
             RecordError: There are fewer.
 
         """
-        metrics, file = self._own_metrics(), self.path / "metrics.jsonl"
+        metrics, file = self.own_metrics(), self.path / "metrics.jsonl"
         if len(metrics) < count:
             raise RecordError(file, f"has {len(metrics)} lines, but the checkpoint was saved after {count} epochs")
         self.check_held()

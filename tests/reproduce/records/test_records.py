@@ -41,7 +41,7 @@ def begun(record, epochs=0):
 def test_cell_finishing_while_read_is_not_damaged(record, monkeypatch):
     """A cell that finishes while its record is read has the state done."""
     begun(record, epochs=2)
-    metrics = record._own_metrics
+    metrics = record.own_metrics
 
     def finish_after_the_look():
         seen = metrics()
@@ -50,7 +50,7 @@ def test_cell_finishing_while_read_is_not_damaged(record, monkeypatch):
         record.finish({"test_accuracy": 0.5})
         return seen
 
-    monkeypatch.setattr(record, "_own_metrics", finish_after_the_look)
+    monkeypatch.setattr(record, "own_metrics", finish_after_the_look)
     assert str(record.state()) == "done", "the volume is read after the folder"
 
 

@@ -2,19 +2,21 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from reproduce.distributed.group import UnsupportedError
-from reproduce.measures.context import Context, Stopped
+from reproduce.measures.context import Context, Observer, Stopped
 from reproduce.records.record import Record
-from reproduce.records.run import Status
+from reproduce.records.run import RecordError, Status
 from reproduce.running import execution
 from reproduce.running.execution import deterministic, execute
+from tests import fake_records
 from tests.example_cells import CHAIN, COMPLEXITY
-from tests.trainings import StopAfter, run
+from tests.trainings import StopAfter, recorded, run
 
 
 def notices_of_a_tick(folder: Path) -> list[str]:
@@ -80,6 +82,19 @@ def test_error_after_the_result_does_not_replace_it(tmp_path: Path, monkeypatch:
         with pytest.raises(MemoryError):
             execute(record, Context())
     assert execute(record, Context()).status is Status.DONE
+
+
+def test_result_is_of_the_metrics_of_its_run(tmp_path: Path) -> None:
+    """If `git pull` brings a result of the cell while it runs, the result of the run fits its metrics."""
+    cell = dataclasses.replace(CHAIN, epochs=1, drops=(), warmup_epochs=0.0)
+    fake_records.train(cell, tmp_path / "elsewhere", 99.0)
+    record = Record.for_cell(cell, tmp_path)
+    observer = Observer()
+    observer.epoch = lambda _: shutil.copytree(tmp_path / "elsewhere" / cell.scale, tmp_path / cell.scale)
+    with pytest.raises(RecordError, match=r"two different results: 99\.00 % and"):
+        execute(record, Context(observer=observer))
+    [metrics], result = recorded(record.path)
+    assert result["test_accuracy"] == metrics["test_accuracy"] != 99.0
 
 
 @pytest.mark.parametrize("tf32", [False, True])
