@@ -42,7 +42,8 @@ from reproduce.text import some
 DEFAULT_ROOT = Path("reports") / "records"
 PATCH = re.compile(r"diff-[1-9]\d{0,5}\.patch")  # what code.json may name: a file of the record and no other
 FILES = re.compile(r"(config|environment|code|result)\.json|metrics\.jsonl|checkpoint\.pt|" + PATCH.pattern)
-LEFTOVER = re.compile(rf"(({FILES.pattern})\.\d+|record\.lease\.[^.]+)\.tmp")  # left by a killed write
+#: Names of files that a kill leaves: of a write, and of the takeover of a lease, here or in filelock.
+LEFTOVER = re.compile(rf"({FILES.pattern}|model\.pt)\.\d+\.tmp|record\.lease\.(\w+\.tmp|(break|restore)\.\d+\.\w+)")
 
 
 class Record:

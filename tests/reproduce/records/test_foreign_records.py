@@ -347,10 +347,11 @@ def test_folder_of_other_files_is_not_changed(tmp_path: Path, name: str) -> None
 def test_only_temporary_files_of_this_program_are_removed(tmp_path: Path) -> None:
     """Only temporary files with the names that this program uses are removed. Other folders are harmless."""
     (tmp_path / "notes").mkdir()
+    (tmp_path / "record.lease.break.12.0a1b").touch()  # from filelock; does not prevent a new record
     record = Record(tmp_path, CELL)
     record.begin(fake_records.ENVIRONMENT, fake_records.CLEAN)
     ours = ["config.json.12.tmp", "result.json.7.tmp", "diff-1.patch.5.tmp", "record.lease.0a1b.tmp"]
-    ours.append("checkpoint.pt.3.tmp")
+    ours += ["checkpoint.pt.3.tmp", "model.pt.3.tmp"]
     theirs = ["draft.tmp", "result.json.tmp", "x.12.tmp"]
     for name in (*ours, *theirs):
         (tmp_path / name).touch()
