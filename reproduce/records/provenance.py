@@ -6,6 +6,7 @@ code: a new record does not change the code of the next run. Except for text tha
 nothing here names a person, a host or a folder, because records are made to be published.
 """
 
+import errno
 import importlib.metadata
 import os
 import platform
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import petra_core
 import reproduce
+from reproduce.records.storage import StorageError, explain_full_disk
 
 if TYPE_CHECKING:
     import torch
@@ -98,22 +100,16 @@ def code() -> tuple[dict[str, Any], bytes]:
 
     The patch includes untracked files. It contains git's bytes, which need not be UTF-8. Without git or outside a
     checkout, a note reports that the commit is unknown.
+
+    Raises:
+        StorageError: As for `_changes`.
+
     """
     version = petra_core.__version__
     try:
-        with tempfile.TemporaryDirectory(prefix="petra-") as folder:
-            # A separate index has no flags such as "assume unchanged", which make git skip a file.
-            index = str(Path(folder, "index"))
-            # An installed copy may be inside another project's checkout: ours tracks this file.
-            _git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
-            commit = _git("rev-parse", "HEAD").decode().strip()
-            _git("read-tree", "HEAD", index=index)
-            here = [name for name in CODE if (ROOT / name).exists()]
-            others = _git("ls-files", "-z", "--others", "--exclude-standard", "--", *here, index=index)
-            new = others.decode("utf-8", "replace").split("\0")[:-1]
-            if new:
-                _git("add", "--intent-to-add", "--", *here, index=index)
-            patch = _git("diff", "HEAD", *DIFF, "--", *CODE, index=index)
+        # An installed copy may be inside another project's checkout: ours tracks this file.
+        _git("ls-files", "--error-unmatch", str(Path(__file__).resolve()))
+        commit = _git("rev-parse", "HEAD").decode().strip()
     except FileNotFoundError:
         return {"version": version, "commit": None, "note": "git is not installed: the commit is not known"}, b""
     except subprocess.CalledProcessError as error:
@@ -121,11 +117,37 @@ def code() -> tuple[dict[str, Any], bytes]:
         if b"dubious ownership" in (error.stderr or b""):
             reason = "git refuses the checkout, because it belongs to another user (git config safe.directory)"
         return {"version": version, "commit": None, "note": f"{reason}: the commit is not known"}, b""
+    new, patch = _changes()
     entry = {"version": version, "commit": commit, "clean": not patch, "untracked": new}
     if len(patch) > LARGEST_PATCH:
         entry["note"] = f"changed; the difference is larger than {LARGEST_PATCH >> 20} MB and was not kept"
         patch = b""
     return entry, patch
+
+
+def _changes() -> tuple[list[str], bytes]:
+    """Return the untracked files, and the difference to the commit as a patch that includes them.
+
+    Raises:
+        StorageError: The temporary folder is full, or git failed.
+
+    """
+    work = f"compare the code in {ROOT} with its commit"
+    try:
+        with explain_full_disk(f"to {work}"), tempfile.TemporaryDirectory(prefix="petra-") as folder:
+            # A separate index has no flags such as "assume unchanged", which make git skip a file.
+            index = str(Path(folder, "index"))
+            _git("read-tree", "HEAD", index=index)
+            here = [name for name in CODE if (ROOT / name).exists()]
+            others = _git("ls-files", "-z", "--others", "--exclude-standard", "--", *here, index=index)
+            new = others.decode("utf-8", "replace").split("\0")[:-1]
+            if new:
+                _git("add", "--intent-to-add", "--", *here, index=index)
+            return new, _git("diff", "HEAD", *DIFF, "--", *CODE, index=index)
+    except subprocess.CalledProcessError as error:
+        words = error.stderr.decode(errors="replace").strip() or error
+        fix = f"check that {tempfile.gettempdir()} has room, and that `git status` works in that checkout"
+        raise StorageError(errno.EIO, f"git could not {work} ({words}); {fix}") from error
 
 
 def _git(*arguments: str, index: str | None = None) -> bytes:

@@ -13,7 +13,7 @@ import torch
 from reproduce.records import provenance
 from reproduce.records.lost_commits import LOST
 from reproduce.records.record import Record, RecordError, Status, scan
-from reproduce.records.storage import StorageFullError, write_atomically
+from reproduce.records.storage import StorageError, StorageFullError, write_atomically
 from tests import fake_records
 from tests.conftest import ROOT
 from tests.example_cells import TRAINING
@@ -244,6 +244,16 @@ def test_checkout_of_another_user_is_noted(checkout, monkeypatch):
 
     monkeypatch.setattr(provenance, "_git", refuse)
     assert "belongs to another user" in provenance.code()[0]["note"]
+
+
+def test_failure_of_git_is_not_recorded_as_unknown_code(committed):
+    """A full temporary folder once gave records "not run from a git checkout", for all cells of the process."""
+    checkout, _ = committed
+    for file in (checkout / ".git" / "objects").glob("??/*"):
+        file.unlink()  # git finds the checkout and its commit, and fails as it does without room for its index
+    words = r"git could not compare the code in .* \(fatal: .*\); check that /.* has room, and that `git status`"
+    with pytest.raises(StorageError, match=words):
+        provenance.code()
 
 
 def test_kernel_selection_variables_are_recorded(monkeypatch):
