@@ -75,7 +75,7 @@ def merge(
     """
     scanned = scan(source)
     for problem in scanned.problems:
-        yield Decision.UNREADABLE, problem.path, str(problem)
+        yield Decision.UNREADABLE, problem.path, problem.explanation
     for run in scanned.records:
         yield _merge_one(run, Record.for_cell(run.cell, root), replace=replace, dry_run=dry_run)
     for file in sorted((source / benchmarks.FOLDER).glob("*.json")):
@@ -86,7 +86,7 @@ def _merge_benchmark(theirs: Path, place: Path, *, dry_run: dict[Path, Any] | No
     try:
         benchmarks.read(theirs)
     except RecordError as error:
-        return Decision.UNREADABLE, theirs, str(error)
+        return Decision.UNREADABLE, theirs, error.explanation
     content = read_file(theirs)
     ours = (dry_run or {}).get(place, place)
     if ours.exists():
@@ -102,6 +102,11 @@ def _merge_benchmark(theirs: Path, place: Path, *, dry_run: dict[Path, Any] | No
 
 
 def _merge_one(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[Path, Any] | None) -> Decided:
+    try:
+        if theirs.state.finished:
+            check(theirs)
+    except RecordError as error:
+        return Decision.UNREADABLE, error.path, error.explanation
     try:
         decision, detail = _decide(theirs, ours, replace=replace, dry_run=dry_run)
     except (LockedError, LockLostError) as error:
@@ -120,10 +125,6 @@ def _merge_one(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[
 def _decide(theirs: Run[Cell], ours: Record, *, replace: bool, dry_run: dict[Path, Any] | None) -> tuple[Decision, str]:
     if not theirs.state.finished:
         return Decision.UNFINISHED, str(theirs.state)
-    try:
-        check(theirs)
-    except RecordError as error:
-        return Decision.UNREADABLE, str(error)
     assert ours.root is not None
     here = (dry_run or {}).get(ours.path) or ours.read(known=[theirs])
     if here.state.finished:

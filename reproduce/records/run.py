@@ -53,9 +53,14 @@ class RecordError(Exception):
         """The path without that of the folder of records."""
         return reading.printable("/".join(self.path.parts[-2 if self.record else -3 :]))
 
-    def __str__(self) -> str:
+    @property
+    def explanation(self) -> str:
+        """The problem and the fix, without the path."""
         remove = "delete its lines" if self.record else "move the folder away (or delete it, if you are sure)"
-        return f"{reading.printable(str(self.path))}: {self.args[1]}. {self.args[2] or LEFT.format(remove)}"
+        return f"{self.args[1]}. {self.args[2] or LEFT.format(remove)}"
+
+    def __str__(self) -> str:
+        return f"{reading.printable(str(self.path))}: {self.explanation}"
 
 
 def unreadable(path: Path, error: OSError, record: str = "") -> RecordError:

@@ -145,9 +145,9 @@ def test_damaged_and_foreign_records_are_named_and_skipped(there, here, side):
     file = Record.for_cell(CELL, {"there": there, "here": here}[side]).path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": 99}))
     before = snapshot(here)
-    details = {decision: detail for decision, _, detail in merge(there, here)}
+    details = {decision: f"{path}: {detail}" for decision, path, detail in merge(there, here)}
     assert set(details) == {Decision.UNREADABLE, Decision.BROUGHT}
-    assert str(file) in details[Decision.UNREADABLE]
+    assert details[Decision.UNREADABLE].count(str(file)) == 1
     assert snapshot(here).items() >= before.items()
     assert Record.for_cell(other, here).state().status is Status.DONE
 
