@@ -36,7 +36,7 @@ def run(scale: str, selection: Selection, options: GridOptions) -> None:
 
     chosen = selection.variants(selection.select(grid_of(scale)))
     where = devices.choose(options.devices)
-    devices.check_graphs(options.cuda_graphs, where)
+    devices.check_cuda(options.cuda_graphs, selection.precision, where)
     options = replace(options, devices=where, jobs=devices.workers(where, options.jobs, options.threads, CORES))
     if options.dry_run:
         plan = planning.read_plan(chosen, scale, options)

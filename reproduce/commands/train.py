@@ -60,7 +60,7 @@ def train(context: click.Context, settings: dict[str, Any], options: TrainOption
     if own.is_own(cell.model):
         own.check_samples(cell.model, catalogue.by_name(cell.dataset), cell.image_size)
     devices.check_there(options.device)
-    devices.check_graphs(options.cuda_graphs, [options.device])
+    devices.check_cuda(options.cuda_graphs, cell.precision, [options.device])
     processes, partition = options.processes, options.partition
     if processes > 1 and isinstance(cell, ForwardGradientCell):
         raise click.UsageError(f"--processes {processes}: forward gradients are trained in one process; leave it out")

@@ -84,16 +84,17 @@ def sharing(names: Sequence[str], jobs: int, number: int = 0) -> int:
     return 1 if names[place] == "cpu" else len(range(place, jobs, len(names)))
 
 
-def check_graphs(streams: int | str, names: Sequence[str]) -> None:
-    """Check that CUDA graphs are only requested on CUDA devices.
+def check_cuda(streams: int | str, precision: str, names: Sequence[str]) -> None:
+    """Check that CUDA graphs and the precision tf32 are only requested on CUDA devices.
 
     Raises:
         DeviceError: If they are requested on another device.
 
     """
     others = sorted({name for name in names if not name.startswith("cuda")})
-    if streams and others:
-        raise DeviceError(f"--cuda-graphs {streams} needs a CUDA device, got {others[0]}: leave it out")
+    for option, value in (("--cuda-graphs", streams), ("--precision", precision == "tf32" and precision)):
+        if value and others:
+            raise DeviceError(f"{option} {value} needs a CUDA device, got {others[0]}: leave it out")
 
 
 def workers(devices: Sequence[str], jobs: int, threads: int, cores: int) -> int:
