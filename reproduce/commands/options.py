@@ -128,10 +128,11 @@ def quantity(name: str, example: str, units: Mapping[str, float]) -> Callable[[s
 
     def parse(text: str) -> float:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", text.strip(), re.IGNORECASE)
-        if match is None or match[2].lower() not in factors or not float(match[1]) > 0:
+        value = float(match[1]) * factors.get(match[2].lower(), 0.0) if match else 0.0
+        if not 0 < value < math.inf:
             expected = f"expected a number and {', '.join(units)}, such as {example}"
             raise click.BadParameter(f"{text!r} is not a {name}: {expected}")
-        return float(match[1]) * factors[match[2].lower()]
+        return value
 
     parse.__name__ = name  # click shows it as the placeholder of the value
     return parse

@@ -112,6 +112,10 @@ def test_device_option_sets_current_cuda_device(tmp_path, monkeypatch):
     assert taken == ["cuda:1"] * 2
 
 
+def test_quantity_above_the_largest_float_is_refused():
+    assert "expected a number and" in call("partition", "--memory-limit", f"{'9' * 400}GB", code=2).output
+
+
 def test_refused_training_leaves_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "cifar10 is not prepared" in call("train", "--dataset", "cifar10").output
