@@ -188,6 +188,12 @@ class Command(click.Command):
             return super().invoke(ctx)
         except (CellError, DeviceError) as error:
             raise click.UsageError(str(error), ctx) from error
+        except ValueError as error:  # whether it occurs depends on the shapes within the network
+            if "more than 1 value per channel" not in str(error):
+                raise
+            where = "; ".join(map(str, (error, *getattr(error, "__notes__", ()))))
+            fix = "use a larger --batch-size or --image-size"
+            raise click.UsageError(f"BatchNorm cannot normalise a single value ({where}): {fix}", ctx) from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments. For leftover words, explain the syntax of several values: `--k 1 4` leaves one over."""

@@ -116,6 +116,15 @@ def test_quantity_above_the_largest_float_is_refused():
     assert "expected a number and" in call("partition", "--memory-limit", f"{'9' * 400}GB", code=2).output
 
 
+@pytest.mark.parametrize("command", ["train", "partition"])
+def test_batch_norm_of_one_value_is_a_wrong_setting(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    output = " ".join(call(command, "--batch-size", 1, "--width", 4, code=2).output.split())
+    assert "BatchNorm cannot normalise a single value (Expected more than 1 value per channel" in output
+    assert "use a larger --batch-size" in output
+    assert command == "partition" or "in forward 0 of stage " in output
+
+
 def test_refused_training_leaves_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "cifar10 is not prepared" in call("train", "--dataset", "cifar10").output
