@@ -156,10 +156,11 @@ class Volume:
             if kind not in provenance.get(key, {}):
                 message = f"{name} refers to the {kind} {key}, which is missing in {PROVENANCE} or damaged there"
                 raise RecordError(self.path, message, "Copy that file, too, from where the record is from", name)
-        metrics = tuple(_without_tag(line) for line in lines[1:-1])
+        for line in lines:
+            del line["t"]
+        metrics = tuple(lines[1:-1])
         fixed = {"schema": SCHEMA, "identity": block.identity, "kind": cell.kind}
-        result = {**fixed, **_without_tag(last), **fixed}
-        state = state_of(cell, self.path, result, len(metrics))
+        state = state_of(cell, self.path, {**fixed, **last, **fixed}, len(metrics))
         machines = tuple(provenance[key][_ENVIRONMENT] for key in head["environments"])
         codes, patches = _name_patches([provenance[key] for key in head["codes"]])
         return Run(cell, state, metrics, machines, codes, patches, self.path)
@@ -436,11 +437,6 @@ def _run_of(lines: Iterable[str]) -> str:
     return f"r{_hash(lines)}"
 
 
-def _without_tag(line: dict[str, Any]) -> dict[str, Any]:
-    del line["t"]
-    return line
-
-
 def _pack_patch(patch: bytes) -> dict[str, str]:
     """Return a patch in a form that JSON can hold."""
     try:
@@ -556,7 +552,8 @@ def _append(path: Path, lines: Sequence[str]) -> None:
     if not lines:
         return
     with explain_full_disk(f"to write {path}"):
-        new = not path.exists()
+        if not path.exists():
+            write_atomically(path, b"")  # flushes the folder: a crash could lose the file, but not the record's folder
         with path.open("ab+", buffering=0) as file:
             file.seek(0)
             data = file.read()
@@ -566,9 +563,3 @@ def _append(path: Path, lines: Sequence[str]) -> None:
             elif last:
                 file.truncate(len(data) - len(last))
         append_line(path, "\n".join(lines))
-        if new:
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)  # otherwise a crash may lose the file, but not the removal of the folder
-            finally:
-                os.close(folder)

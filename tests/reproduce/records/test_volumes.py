@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import threading
 
 import pandas
@@ -122,6 +123,18 @@ def test_out_of_memory_record_stays_in_its_folder(tmp_path):
     with record.lock():
         record.publish()
     assert not record.path.exists(), "the next run removes the folder"
+
+
+def test_record_is_published_if_folders_cannot_be_flushed(tmp_path, monkeypatch):
+    """Some file systems refuse `fsync` of a folder."""
+
+    def flush(file):
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", flush)
+    train(CELL, tmp_path, 95.0)
+    assert accuracies(tmp_path) == [95.0]
 
 
 # --- damage and conflicts
