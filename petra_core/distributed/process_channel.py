@@ -14,8 +14,8 @@ A rank waits only for the message that its next action needs, and never for a me
 (`petra_core.distributed.transfers`). Rank 0 may therefore run ahead of rank 1 by up to the difference of their
 staleness: rank 1 computes the gradient that stage 2 needs in step m in its step m - (d_2 - d_3).
 
-NCCL creates a communicator at the first operation of a pair of ranks, and both ranks have to take part. A handshake
-between neighbours creates all communicators before the first step.
+NCCL connects two ranks of a group at their first transfer, for which the hosts of both wait. A handshake between
+neighbours does this before the first step, in the same order on all ranks.
 
 A neighbour that does not answer within `timeout` counts as lost, whether it has died or hangs.
 
@@ -89,10 +89,11 @@ class ProcessChannel(Channel):
             raise ValueError(f"ranks must be in ascending order and contain this rank {rank}, got {ranks}")
         self._compare_every = None if compare_every is None else check_int("compare_every", compare_every, 1)
         place = ranks.index(rank)
-        self._comm_device = comm_device
-        # `upwards` also serves evaluations and comparisons. On GPUs the two groups have separate connections.
-        upwards, downwards = (new_group(ranks, comm_device, timeout) for _ in range(2))
-        self._group = upwards
+        # On a GPU one stream executes all transfers of a group in order (`petra_core.distributed.transfers`). So a rank
+        # shares no group with both neighbours: borders above an even and above an odd place have separate groups.
+        count = 1 + (len(ranks) > 2)
+        upwards, downwards = ([new_group(ranks, comm_device, timeout) for _ in range(count)] for _ in range(2))
+        self._group = upwards[0]  # also serves comparisons
         agree(self._group, {"partition": partition}, "Make the channel with the same partition on every rank")
         if len(partition) != len(ranks):
             raise ValueError(
@@ -105,22 +106,25 @@ class ProcessChannel(Channel):
         self._above: Border | None = None
         if place > 0:
             border = (place - 1, self.stages.start - 1, self.stages.start, timeout, comm_device)
-            from_below = Receiver(Neighbour(*border, upwards, ahead=ahead))
-            self._below = Border(Sender(Neighbour(*border, downwards)), from_below)
+            from_below = Receiver(Neighbour(*border, upwards[(place - 1) % count], ahead=ahead))
+            self._below = Border(Sender(Neighbour(*border, downwards[(place - 1) % count])), from_below)
         if place < len(ranks) - 1:
             border = (place + 1, self.stages.stop, self.stages.stop - 1, timeout, comm_device)
-            to_above = Sender(Neighbour(*border, upwards, ahead=ahead))
-            self._above = Border(to_above, Receiver(Neighbour(*border, downwards), to_above))
+            to_above = Sender(Neighbour(*border, upwards[place % count], ahead=ahead))
+            self._above = Border(to_above, Receiver(Neighbour(*border, downwards[place % count]), to_above))
         self._handshake()
 
     def _handshake(self) -> None:
-        """Connect to the neighbours, in both directions concurrently."""
-        hello = torch.zeros(1, device=self._comm_device)
-        borders = [border for border in (self._below, self._above) if border is not None]
-        transfers = [border.sender.neighbour.send([hello], NO_MICRO_BATCH) for border in borders]
-        transfers += [border.receiver.neighbour.receive([hello.clone()], NO_MICRO_BATCH) for border in borders]
-        for transfer in transfers:
-            transfer.wait()
+        """Connect to the neighbours.
+
+        Each transfer may wait for the counterpart, so both ranks of a border begin with the upward transfer. The
+        lowest border is connected first.
+        """
+        ends: list[Sender | Receiver] = [] if self._below is None else [self._below.receiver, self._below.sender]
+        ends += [] if self._above is None else [self._above.sender, self._above.receiver]
+        for end in ends:
+            transfer = end.neighbour.send if isinstance(end, Sender) else end.neighbour.receive
+            transfer([torch.zeros(1, device=end.neighbour.comm_device)], NO_MICRO_BATCH).wait()
 
     def check_settings(
         self, settings: Mapping[str, Any], stages: Sequence[Stage], optimizer: OptimizerFactory | None

@@ -2,13 +2,21 @@
 
 A rank waits only for the message that its next action needs, and never for a message that it has sent. With a barrier
 after every step, each step would take as long as the slowest forward plus the slowest backward. Therefore every
-transfer starts immediately and independently of the others, and each direction of a pipeline has a separate process
-group: outputs go up, gradients go down. NCCL's `isend` and `irecv` then use a separate communicator and CUDA stream for
-each pair of ranks and each direction, so a kernel that waits for its counterpart blocks no other message. Over NCCL a
-receive is enqueued only when its message is used, because its kernel occupies part of the GPU until the counterpart
-arrives.
+transfer starts immediately and independently of the others.
 
-The tests cover Gloo. NCCL has not been run, for lack of a machine with several GPUs.
+NCCL executes all transfers of a process group in order, on one CUDA stream, and a transfer may occupy the stream until
+its counterpart begins. A gradient that the rank below will use in a later step would block the gradients of the rank
+above. In an evaluation without a drain, the ranks would then wait for each other. Therefore each border between two
+ranks has one group for each direction that neither rank uses for another border. A receive is enqueued only when its
+message is used, because its kernel occupies part of the GPU until the counterpart begins. For the same reason, wait for
+the current stream and not for the whole device (`torch.cuda.synchronize`): a send may end only after a later step of
+the receiver.
+
+NCCL's documentation allows several communicators at the same time only if the kernels of all fit on the GPU. Here at
+most five wait at the same time: one for each group, and the all-reduce of the replicas.
+
+The tests cover Gloo, also with transfers in the order of NCCL. NCCL itself has not been run, for lack of a machine with
+several GPUs.
 
 Internal to `petra_core.distributed`.
 """
