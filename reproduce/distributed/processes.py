@@ -17,10 +17,11 @@ With NCCL, each of them would wait for the GPU. Messages between stages and grad
 to GPU. NCCL does not support two processes on one GPU or a process without a GPU. In these cases the messages go
 through the CPU's memory over Gloo, and a notice is printed.
 
-Gloo detects a dead peer immediately. With NCCL, torch's watchdog ends the process after the timeout. So a CUDA process
-initialises both backends (`cpu:gloo,cuda:nccl`; torch creates NCCL communicators only when they are used). All
-processes exchange their hosts and devices, and each makes the same decision from the same list. NCCL has not been
-tested on a machine with several GPUs; the statements about it are from torch's documentation.
+Gloo detects a dead peer immediately. With NCCL, torch's watchdog ends the process after the timeout. The default group
+has only Gloo, because torch 2.15 connects a group with NCCL when it is made, which fails if two processes share a GPU.
+All processes exchange their hosts and devices over it, and each makes the same decision from the same list. Only then
+are groups with NCCL made, if it is used. NCCL has not been tested on a machine with several GPUs; the statements about
+it are from torch's documentation and source.
 """
 
 import hashlib
@@ -40,7 +41,7 @@ from torch import Tensor
 
 from petra_core import checkpoint
 from petra_core.distributed import ProcessChannel
-from petra_core.distributed.groups import CPU, ChannelError, backend
+from petra_core.distributed.groups import CPU, ChannelError
 from petra_core.stages import Stage
 from reproduce.cells import own
 from reproduce.cells.kinds import TrainedCell
@@ -74,15 +75,12 @@ def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, timeo
     """
     store = rendezvous_store()
     here = store is not None or os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost")
-    if here and "GLOO_SOCKET_IFNAME" not in os.environ:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # accept no connections from other machines
-    nccl_available = dist.is_nccl_available()
+    for interface in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if here else ():
+        os.environ.setdefault(interface, "lo")  # accept no connections from other machines
     # With -1, torch reads the environment variables itself.
     rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
     try:
-        dist.init_process_group(
-            backend(device if nccl_available else CPU), timeout=timeout, store=store, rank=rank, world_size=size
-        )
+        dist.init_process_group("gloo", timeout=timeout, store=store, rank=rank, world_size=size)
     except RuntimeError as error:
         raise ChannelError(
             f"the processes of the run did not all connect: one of them has died, or has not responded for "
@@ -101,7 +99,7 @@ def join(cell: TrainedCell, shares: tuple[int, ...], device: torch.device, timeo
         mine["file of the network"] = own.source(cell.model)["sha256"][:12]
     if device.type == "cpu":  # where the number of threads changes results in the last bits
         mine["threads"] = torch.get_num_threads()
-    everybody = gather_json([mine, [socket.gethostname(), _name(device)], nccl_available])
+    everybody = gather_json([mine, [socket.gethostname(), _name(device)], dist.is_nccl_available()])
     first = everybody[0][0]
     for rank, (theirs, _, _) in enumerate(everybody):
         differing = [name for name in theirs if name in first and theirs[name] != first[name]]

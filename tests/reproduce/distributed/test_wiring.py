@@ -55,6 +55,26 @@ def test_threads_are_compared_only_for_cpu_processes(monkeypatch: pytest.MonkeyP
     assert joined[2:4] == wiring([("b", "cuda one"), ("a", "cpu")], True)  # type: ignore[index]  # a stand-in
 
 
+def test_processes_that_share_a_gpu_meet_over_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL, which torch 2.15 connects when a group is made, would refuse them before they can choose Gloo.
+
+    On one machine, both listen only on the loopback device.
+    """
+    backends: list[str] = []
+    interfaces = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    for name in interfaces:
+        monkeypatch.setenv(name, "")  # so that it has its earlier value after the test
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setattr(processes.dist, "init_process_group", lambda backend, **_: backends.append(backend))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="one"))
+    monkeypatch.setattr(processes, "gather_json", lambda mine: [mine, mine])
+    monkeypatch.setattr(processes, "DistributedGroup", lambda *given: given)
+    joined = processes.join(recipes.cell("smoke"), (3, 3), torch.device("cuda:0"), timedelta(minutes=1))
+    assert (backends, joined[2]) == (["gloo"], False)  # type: ignore[index]  # a stand-in
+    assert [os.environ[name] for name in interfaces] == ["lo", "lo"]
+
+
 def test_team_decides_at_intervals_and_reports_lost_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A team agrees only at certain micro-batches, and the loss of a process is reported with the last one."""
 
