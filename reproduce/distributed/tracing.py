@@ -10,7 +10,9 @@ pipeline's executor, so a pipeline that is not traced has no overhead. Tracing d
     make_timeline(trace.events).chrome_trace()
 
 On the CPU, times come from `time.perf_counter`. On a GPU the host runs ahead, so the trace records CUDA events and
-reads them only when its times are requested. It does not synchronise before that. As in the simulation
+reads them only when its times are requested. It does not synchronise before that, except once at the beginning. Both
+times it waits for the current stream and not for the device, where a send may end only after a later step of another
+process, which may be waiting for this one. As in the simulation
 (`reproduce.modelling.simulation`), a reconstruction (R) counts as part of its backward, and so does the time to start
 sending a message. In a method that overlaps reconstructions (PAREPROP), they are separate events, concurrent with the
 backward of the stage above.
@@ -85,9 +87,9 @@ class Trace:
 
     @property
     def events(self) -> list[Event]:
-        """All actions and waits. Reading this synchronises with the device."""
+        """All actions and waits. Reading this synchronises with the current streams."""
         for device in self._zeros:
-            torch.cuda.synchronize(device)
+            torch.cuda.current_stream(device).synchronize()
         return [
             Event(self.device, (kind, stage, number), self._seconds(where, begin), self._seconds(where, end))
             for kind, stage, number, where, begin, end in self._spans
@@ -97,9 +99,9 @@ class Trace:
         if where.type != "cuda":
             return time.perf_counter()
         if where not in self._zeros:
-            torch.cuda.synchronize(where)  # once, so that the event and the host clock refer to the same time
-            zero = _event()
-            zero.record(torch.cuda.current_stream(where))
+            stream, zero = torch.cuda.current_stream(where), _event()
+            stream.synchronize()  # once, so that the event and the host clock refer to the same time
+            zero.record(stream)
             self._zeros[where] = time.perf_counter(), zero
         moment = _event()
         moment.record(torch.cuda.current_stream(where))

@@ -2,15 +2,18 @@
 
 import platform
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from petra_core import Pipeline, methods
 from petra_core.distributed import ProcessChannel
 from petra_core.messages import Message
 from petra_core.methods import Method
 from petra_core.tape import Tape
+from reproduce.distributed import tracing as tracing_module
 from reproduce.distributed.processes import gather_json
 from reproduce.distributed.tracing import WAIT, gather_events, make_timeline, tracing
 from tests import toys
@@ -71,6 +74,21 @@ def test_concurrent_reconstruction_is_event_of_its_stage(dropout: float, monkeyp
     whole = make_timeline(trace.events)
     assert 0 < whole.busy(0) <= whole.seconds
     assert {event["tid"] for event in whole.chrome_trace()["traceEvents"] if event["cat"] == "R"} == {1}
+
+
+def test_trace_on_gpu_waits_for_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes that wait for their devices would wait for sends that the other one receives in a later step."""
+    waits: list[str] = []
+    stream = SimpleNamespace(synchronize=lambda: waits.append("stream"))
+    moment = SimpleNamespace(record=lambda stream: None, elapsed_time=lambda later: 5.0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waits.append("device"))
+    monkeypatch.setattr(tracing_module, "_event", lambda: moment)
+    trace, gpu = tracing_module.Trace(), torch.device("cuda", 0)
+    trace.begin(0, gpu)
+    trace.end("F", 0, 0, gpu)
+    assert [event.name for event in trace.events] == [("F", 0, 0)]
+    assert waits == ["stream", "stream"]
 
 
 DELAY = 0.05  # seconds
