@@ -85,7 +85,8 @@ class Replicas:
             agree(self._group, weights, "Begin every replica with the same weights")
         # If a function skips a branch for some micro-batches, some replicas lack a gradient that others have. They send
         # zeros. A flag for each parameter shows whether any replica has a gradient; if none has, it stays None.
-        present = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
+        present = torch.tensor([float(p.grad is not None) for p in parameters])
+        present = present.to(parameters[0].device, non_blocking=True)  # otherwise the host would wait for the GPU
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         *means, shares = self._means([*gradients, present], f"the gradients for update {version} of stage {index}")
         for place, (parameter, mean) in enumerate(zip(parameters, means, strict=True)):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,6 +20,7 @@ from petra_core.methods import Method
 from petra_core.randomness import RandomStream
 from reproduce.data.beton import RawImages
 from reproduce.data.loader import BatchFormat, Evaluation, InMemory, Loader
+from reproduce.distributed.replicas import Replicas
 from tests import toys
 
 GPU = torch.device("cuda", 0)
@@ -174,6 +176,18 @@ def test_state_resumes_from_any_device(gpu: None, method: Method, read_to: Any) 
     with Watch():
         again.step(*batches[0])
         assert again.evaluate(x).device == GPU
+
+
+def test_replicas_average_without_sync(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean over data-parallel replicas, before every update, never makes the host wait for the GPU."""
+    replicas = Replicas()
+    replicas.count, replicas._group, replicas._comm_device = 2, dist.ProcessGroup(0, 2), GPU
+    monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: None)
+    stage = network()[0]
+    for parameter in stage.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    with Watch():
+        replicas.average_gradients(0, 1, stage)
 
 
 def test_state_dict_allocates_no_device_memory(gpu: None) -> None:
