@@ -259,9 +259,12 @@ def balance(cell: TrainedCell, processes: int, device: "torch.device", *, thread
     """
     import torch
 
+    from reproduce.measures.machine_memory import give_back
+
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         return time_network(timing_cell(cell), device).best(processes).sizes
     finally:
         torch.set_num_threads(before)
+        give_back(device)  # the processes need this memory

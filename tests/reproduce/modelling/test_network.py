@@ -14,7 +14,7 @@ from reproduce.cells.kinds import CellError
 from reproduce.commands import partition
 from reproduce.grids import recipes
 from reproduce.grids.plans import table3
-from reproduce.measures import held_memory, stage_costs
+from reproduce.measures import held_memory, machine_memory, stage_costs
 from reproduce.modelling import network
 from reproduce.modelling.peak_memory import find_peaks
 from reproduce.modelling.simulation import Link
@@ -42,12 +42,15 @@ def test_measured_costs_give_a_partition(monkeypatch: pytest.MonkeyPatch) -> Non
         timed_with.append(torch.get_num_threads())
         return time_stages(*arguments)
 
+    released: list[torch.device] = []
     monkeypatch.setattr(stage_costs, "time_stages", timed)
+    monkeypatch.setattr(machine_memory, "give_back", released.append)
     before = torch.get_num_threads()
     sizes = network.balance(CELL, 2, torch.device("cpu"), threads=before + 1)
     assert (len(sizes), sum(sizes)) == (2, 4)
     assert timed_with == [before + 1]
     assert torch.get_num_threads() == before
+    assert released == [torch.device("cpu")], "the allocator of a GPU kept the memory while the processes trained"
 
 
 @pytest.mark.usefixtures("costs")
