@@ -29,7 +29,7 @@ from petra_core.block import Block, Move
 from petra_core.inspection.evaluations import Inspection
 from petra_core.inspection.guards import refuse_foreign_gradients
 from petra_core.inspection.modules import check_optimizer
-from petra_core.inspection.states import UnsavedBuffers, load_optimizer
+from petra_core.inspection.states import load_optimizer
 from petra_core.ledger import IN_FLIGHT, Ledger, payload
 from petra_core.messages import Message
 from petra_core.optimizers import OptimizerFactory, optimizer_of, rate_ratios
@@ -147,7 +147,6 @@ class Worker:
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
         self._states = 0  # number of parameters for which the optimizer has a state
         self.return_input, self.before_update, self.after_backward = return_input, before_update, after_backward
-        self._unsaved = UnsavedBuffers(stage)
         self.ledger.set("parameters", payload(stage.parameters()))
         self.ledger.set("buffers", payload(stage.buffers()))
 
@@ -342,9 +341,10 @@ class Worker:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resume needs, as tensors and plain data (references, not copies)."""
-        buffers = self._unsaved.changed()
+        module = self.stage.state_dict()
+        buffers = {name: buffer for name, buffer in self.stage.named_buffers() if name not in module}
         return {
-            "module": self.stage.state_dict(),
+            "module": module,
             "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
             "optimizer_class": type(self.optimizer).__name__,
             "random": self.stream.state,
@@ -375,7 +375,7 @@ class Worker:
         module = OrderedDict(state["module"])
         module._metadata = self.stage.state_dict()._metadata  # type: ignore[attr-defined]  # versions of the modules
         self.stage.load_state_dict(module)
-        for name, value in state.get("buffers", {}).items():  # older states have none
+        for name, value in state.get("buffers", {}).items():  # those with persistent=False
             owner, _, key = name.rpartition(".")
             self.stage.get_submodule(owner).register_buffer(key, value.to(self.device), persistent=False)
 

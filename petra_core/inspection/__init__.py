@@ -7,8 +7,7 @@
     ownership     in the first micro-batches: finds outputs and gradients that share memory, which are then copied
     guards        in every step: rejects writes to inputs and gradients; in the first backwards: notices evaluations
     values        in every step: rejects micro-batches of other shapes, and losses and weights that are not finite
-    states        when a state is loaded: rejects the state of another pipeline or optimizer; when one is saved: finds
-                  buffers that the state of a module lacks
+    states        when a state is loaded: rejects the state of another pipeline or optimizer
     preflight     all inspections without training (`petra_core.check`)
 
 After the first micro-batches a block has no `BlockInspection`.

@@ -1,4 +1,4 @@
-"""Reject states that a pipeline or an optimizer cannot load, and find buffers that a state of a module lacks."""
+"""Reject states that a pipeline or an optimizer cannot load."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,6 @@ from torch.utils._pytree import tree_flatten_with_path
 
 from petra_core.errors import CheckpointError
 from petra_core.settings import UNCORRECTED, Settings
-from petra_core.stages import Stage
 
 STATE_FORMAT = 2  # format of `Pipeline.state_dict`, incremented when older states can no longer be read
 
@@ -119,31 +118,6 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any], kind: str | None
         converted = loaded.get(path)
         if isinstance(value, Tensor) and isinstance(converted, Tensor):
             converted.data = value.to(converted.device)
-
-
-class UnsavedBuffers:
-    """The buffers of a stage that are registered with `persistent=False`, which the state of the module lacks.
-
-    Args:
-        stage: The stage, before its first step.
-
-    """
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._before = {name: (buffer, buffer._version) for name, buffer in self._buffers().items()}
-
-    def changed(self) -> dict[str, Tensor]:
-        """Return those that have been written or set since."""
-        return {
-            name: buffer
-            for name, buffer in self._buffers().items()
-            if (before := self._before.get(name)) is None or before[0] is not buffer or before[1] != buffer._version
-        }
-
-    def _buffers(self) -> dict[str, Tensor]:
-        saved = self._stage.state_dict()
-        return {name: buffer for name, buffer in self._stage.named_buffers() if name not in saved}
 
 
 #: Entries of an optimizer's state that have the shape of the parameter.

@@ -431,6 +431,15 @@ def test_resume_is_bitwise(name: str, method: Method, tmp_path: Path) -> None:
     assert_resumes_bitwise(lambda: made(stages(), method, **settings), batches(12), 7, tmp_path)
 
 
+def test_early_state_restores_buffers_outside_the_state_of_a_module() -> None:
+    """A state from before the first write of such a buffer left it as later micro-batches had written it."""
+    p = made(scheduled(), methods.PETRA, before_update=anneal)
+    state = p.state_dict()
+    step(p, 12)
+    p.load_state_dict(state)
+    assert p.stages[-1].function.factor == 1
+
+
 @pytest.mark.parametrize("method", PIPELINED, ids=str)
 def test_only_kept_graphs_save_buffers_of_their_forwards(method: Method) -> None:
     """Loading a state records kept graphs again, with the buffers that forwards write. Others are the same then."""
