@@ -25,7 +25,7 @@ from petra_core.inspection.evaluations import BlockInspection, Inspection, Proje
 from petra_core.inspection.guards import BackwardWatch, refuse_foreign_gradients, refuse_input_writes
 from petra_core.inspection.ownership import INSPECTED, OwnedTensors
 from petra_core.inspection.structure import Structure
-from petra_core.ledger import Ledger, SavedTensors, payload, storage_of
+from petra_core.ledger import Ledger, SavedTensors, payload
 from petra_core.randomness import RandomState, RandomStream, capture, differ, prepare_state, replay
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
@@ -39,7 +39,6 @@ from petra_core.tape import (
     autocast_dtype,
     call_hooks,
     detach,
-    fills_its_storage,
     mixed_precision,
 )
 from petra_core.targets import Target
@@ -134,7 +133,7 @@ class Block:
         self.weights = BlockWeights(stage, settings, rules, ledger)
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
         self.parameters = list(self.weights.trained.values())
-        self._sums, self._stream = sums, stream
+        self._sums, self._stream, self._rules = sums, stream, rules
         self.structure = Structure(stage, index)
         if self.weights.replaces:
             self.structure.check_replaceable()
@@ -147,8 +146,9 @@ class Block:
         self.watched_backwards: float = INSPECTED
         self._sets_attributes = False  # whether a kept graph was differentiated after a later forward set attributes
         # A coupling returns a whole input stream.
-        self._owned_outputs = OwnedTensors(stage, may_pass=stage.invertible, always=True)
-        self._owned_messages, self._owned_gradients = OwnedTensors(stage), OwnedTensors(stage)
+        self._owned_outputs = OwnedTensors(stage, may_pass=stage.invertible)
+        self._owned_messages = OwnedTensors(stage)
+        self._owned_gradients = OwnedTensors(stage, may_pass=False)
         self._inspected: BlockInspection | None = None
         if inspection is not None:
             self._inspected = BlockInspection(inspection, stage, index, device, self.weights)
@@ -345,10 +345,11 @@ class Block:
                 self._inspected = None
         if collected is not None:
             collected |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
-        gradients = self.weights.correct(entry.version, self._owned_gradients(gradients, grad_outputs))
+        gradients = self.weights.correct(entry.version, gradients)
         grad_inputs = grad_inputs and self._owned_messages(grad_inputs, grad_outputs)
         inputs = entry.tape.inputs
-        self._accumulate(gradients, (*grad_outputs, *(grad_inputs or ()), *(inputs or ()), *entry.kept))
+        messages = (*grad_outputs, *(grad_inputs or ()), *(inputs or ()), *entry.kept)
+        self._accumulate(self._owned_gradients(gradients, (*messages, *self._rules.buffers)))
         self._ledger.add("graph", -(self.graph_bytes or 0))
         self._ledger.add(self._kept_as, -entry.held)
         self.weights.release(entry.version, entry.weights, (other.version for other in self._memory))
@@ -473,12 +474,8 @@ class Block:
         tape.inputs = inputs
         return tape
 
-    def _accumulate(self, gradients: Sequence[Tensor | None], messages: Streams) -> None:
-        # A sum is written in place later, so it needs a storage that nothing else uses. A gradient may share its
-        # storage with a message (the gradient of a bias of full shape is the message itself), with the block's input
-        # (if a custom function returns that) or with another gradient, or may be a slice or an expanded scalar, or a
-        # hook of the parameter may keep it. Such a gradient is copied.
-        taken = {storage_of(tensor) for tensor in messages}
+    def _accumulate(self, gradients: Sequence[Tensor | None]) -> None:
+        """Add gradients to the sums. The first one becomes the sum, to which later ones are added in place."""
         sums: list[Tensor] = []
         terms: list[Tensor] = []
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
@@ -487,12 +484,10 @@ class Block:
             if parameter in self._sums:
                 sums.append(self._sums[parameter])
                 terms.append(gradient)
-                continue
-            storage = storage_of(gradient)
-            is_its_own = fills_its_storage(gradient) and storage not in taken and not parameter._backward_hooks
-            self._sums[parameter] = gradient if is_its_own else gradient.clone()
-            taken.add(storage)
-            self._ledger.add("gradients", payload([gradient]))
+            else:
+                # A hook of the parameter may keep the gradient.
+                self._sums[parameter] = gradient.clone() if parameter._backward_hooks else gradient
+                self._ledger.add("gradients", payload([gradient]))
         if sums:
             torch._foreach_add_(sums, terms)
 

@@ -119,7 +119,8 @@ class UpdateRule:
     def gradient(self, parameter: "Tensor", gradient: "Tensor", forward_weight: "Tensor") -> "Tensor":
         """Return the corrected gradient of one micro-batch whose forward had other weights than the current ones.
 
-        Overriding this hook makes the stage keep the weights of every forward until its backward.
+        Overriding this hook makes the stage keep the weights of every forward until its backward. The hook must not
+        write to its arguments. It may return one of them or a buffer of the rule.
 
         Args:
             parameter: The parameter with its current value.

@@ -292,6 +292,28 @@ def test_rule_may_return_weights_without_graph_leaves(method: Method) -> None:
     assert_bitwise_equal(*losses)
 
 
+def test_rule_may_return_one_of_its_buffers() -> None:
+    """The sum of gradients was the buffer itself, so the gradients of later micro-batches were added to the buffer."""
+
+    class Smooth(UpdateRule):
+        def gradient(self, parameter: Tensor, gradient: Tensor, forward_weight: Tensor) -> Tensor:
+            buffer = self.buffers.setdefault(parameter, torch.zeros_like(gradient))
+            return buffer.mul_(0.5).add_(gradient)
+
+    class Copying(Smooth):
+        def gradient(self, parameter: Tensor, gradient: Tensor, forward_weight: Tensor) -> Tensor:
+            return super().gradient(parameter, gradient, forward_weight).clone()
+
+    losses = [
+        toys.train(
+            Pipeline(toys.network(4), methods.PETRA, accumulation=4, optimizer=sgd(0.05), delay=[rule()]),
+            toys.batches(24),
+        )
+        for rule in (Smooth, Copying)
+    ]
+    assert_bitwise_equal(*losses)
+
+
 @pytest.mark.parametrize("hook", ["forward_weights", "backward_weights"])
 @pytest.mark.parametrize("missing", [True, False])
 def test_rule_with_wrong_weights_is_refused(hook: str, missing: bool) -> None:
