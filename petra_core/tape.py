@@ -71,12 +71,21 @@ def leaf(stream: Tensor) -> Tensor:
     return stream.detach().requires_grad_(stream.is_floating_point() or stream.is_complex())
 
 
-def fills_its_storage(tensor: Tensor) -> bool:
-    """Return whether a tensor covers exactly its storage, so that it is neither a slice nor an expanded view.
+def compact(tensor: Tensor, like: Tensor | None = None) -> Tensor:
+    """Return a tensor that covers exactly its storage: a copy of a slice or an expanded view, else the tensor itself.
 
-    An expanded slice, such as `x[:, :1].expand_as(x)`, may have the size of its storage.
+    A view keeps more memory alive than the ledger counts. Its copies in checkpoints and other ranks have other strides,
+    which may select kernels that round differently.
+
+    Args:
+        tensor: The tensor.
+        like: Tensor that gives the copy its strides. None for the order of the tensor's own strides.
+
     """
-    return tensor.untyped_storage().nbytes() == tensor.nbytes and 0 not in tensor.stride()
+    # An expanded slice, such as `x[:, :1].expand_as(x)`, may have the size of its storage.
+    if tensor.untyped_storage().nbytes() == tensor.nbytes and 0 not in tensor.stride():
+        return tensor
+    return tensor.clone() if like is None else torch.empty_like(like, dtype=tensor.dtype).copy_(tensor)
 
 
 def autocast_dtype(device: torch.device, dtype: torch.dtype | None) -> torch.dtype | None:
@@ -145,14 +154,9 @@ def _end(result: Tensor) -> GradientEdge | None:
     return get_gradient_edge(result) if recorded else None
 
 
-def _copy_if_shared(gradient: Tensor, leaf: Tensor) -> Tensor:
-    """Return the gradient in a storage that it does not share.
-
-    Autograd may return a view, for example of a concatenation or an expanded scalar. As a message the view would keep
-    more memory alive than the ledger counts. After a resume it would have other strides, which may select kernels that
-    round differently.
-    """
-    return gradient if fills_its_storage(gradient) else torch.empty_like(leaf, dtype=gradient.dtype).copy_(gradient)
+def _input_gradient(gradient: Tensor | None, leaf: Tensor) -> Tensor:
+    """Return the gradient with respect to a leaf as a message: zeros without one, a copy of a view that autograd made."""
+    return torch.zeros_like(leaf) if gradient is None else compact(gradient, like=leaf)
 
 
 class ModuleTape(Tape):
@@ -168,23 +172,18 @@ class ModuleTape(Tape):
         return [end.node for end in self._ends if end is not None]
 
     def gradients(self, grads: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True) -> Gradients:
-        leaves = [leaf for leaf in self.leaves if leaf.requires_grad] if input_gradient else []
-        wanted = [*leaves, *parameters]
+        leaves = self.leaves if input_gradient else ()
+        wanted = [*(leaf for leaf in leaves if leaf.requires_grad), *parameters]
         reached = [(end, grad) for end, grad in zip(self._ends, grads, strict=True) if end is not None]
-        gradients: tuple[Tensor | None, ...] = (None,) * len(wanted)
+        found: dict[Tensor, Tensor | None] = {}
         if wanted and reached:
+            ends, seeds = [end for end, _ in reached], [grad for _, grad in reached]
             # Under autocast a result may be narrower than the incoming gradient. Autograd casts the gradient.
-            ends, seeds = map(list, zip(*reached, strict=True))
-            gradients = torch.autograd.grad(ends, wanted, seeds, allow_unused=True)
-        grad_parameters = gradients[len(leaves) :]
+            found = dict(zip(wanted, torch.autograd.grad(ends, wanted, seeds, allow_unused=True), strict=True))
+        grad_parameters = tuple(found.get(parameter) for parameter in parameters)
         if not input_gradient:
             return None, grad_parameters
-        rest = iter(gradients)
-        found = [next(rest) if leaf.requires_grad else None for leaf in self.leaves]
-        return tuple(
-            torch.zeros_like(leaf) if grad is None else _copy_if_shared(grad, leaf)
-            for leaf, grad in zip(self.leaves, found, strict=True)
-        ), grad_parameters
+        return tuple(_input_gradient(found.get(leaf), leaf) for leaf in leaves), grad_parameters
 
 
 class CouplingTape(ModuleTape):

@@ -37,7 +37,7 @@ from petra_core.randomness import RandomStream, replay
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.staleness import Kind
-from petra_core.tape import Streams, fills_its_storage, mixed_precision
+from petra_core.tape import Streams, compact, mixed_precision
 from petra_core.targets import Keys, unflatten
 from petra_core.update_rule import StageRules
 from petra_core.weights import WeightVersion
@@ -327,8 +327,7 @@ class Worker:
         with replay(drawn_next, self.device):
             for part in self.parts:
                 streams = part.evaluate(streams, part.weights.select_for_forward(version))
-        # Messages to other ranks have no gaps, and strides select kernels that round differently.
-        return tuple(stream if fills_its_storage(stream) else stream.clone() for stream in streams)
+        return tuple(map(compact, streams))
 
     def move_held(self, move: Move) -> None:
         """Move the tensors in queues, which outlive a step, to other memory."""

@@ -22,7 +22,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from petra_core.ledger import storage_of
 from petra_core.stages import Stage
-from petra_core.tape import Streams, fills_its_storage
+from petra_core.tape import Streams, compact
 
 INSPECTED = 3  # number of first micro-batches of each block that are inspected
 MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
@@ -73,8 +73,7 @@ class OwnedTensors:
                     self._reused.add(number)
                 self._earlier[storage] = storage_reference(result)
                 reused = True  # possibly: it is not yet known whether the next call overwrites it
-            copies = reused or storage in taken or not fills_its_storage(result)
-            owned.append(result.clone() if copies else result)
+            owned.append(result.clone() if reused or storage in taken else compact(result))
             taken.add(storage)
         self._left = max(self._left - 1, 0)
         if not self._left:
