@@ -260,7 +260,7 @@ class Block:
                 changed = self._scratch.changed(before)
                 if differentiate:
                     grad_inputs, grads = second.gradients(tuple(map(pattern_like, results)), [*leaves.values()])
-                    results += tuple(grad for grad in (*(grad_inputs or ()), *grads) if grad is not None)
+                    results += tuple(grad for grad in (*grad_inputs, *grads) if grad is not None)
                     for leaf in leaves.values():
                         leaf.grad = None  # of a backward that calls `backward`
                 return second, results, same_draws, changed
@@ -273,7 +273,7 @@ class Block:
         """Return the number of updates since the forward of the oldest entry, if `version` updates have been made."""
         return version - self._memory[0].version.number
 
-    def reconstruct(self, outputs: Streams | None, delay: int = 0) -> Streams | None:
+    def reconstruct(self, outputs: Streams = (), delay: int = 0) -> Streams:
         """Record the graph of the oldest entry if it has none, by inverting `outputs` or from the kept streams.
 
         Args:
@@ -281,7 +281,7 @@ class Block:
             delay: Updates since the entry's forward, for a rule that gives the backward other weights.
 
         Returns:
-            The block's input; None if only a part of it was kept.
+            The block's input; empty if only a part of it was kept.
 
         """
         entry = self._memory[0]
@@ -298,10 +298,9 @@ class Block:
             torch.enable_grad(),
             self.frozen.freeze(entry.before) as copies,
             replay(entry.random, self._device),
-            self._counting_graph(*(outputs or ()), *entry.kept, *(entry.weights or {}).values()),
+            self._counting_graph(*outputs, *entry.kept, *(entry.weights or {}).values()),
         ):
             if self.reconstructs:
-                assert outputs is not None  # the stage above sends its input down (`return_input`)
                 entry.tape = self._invert(outputs, entry)
             else:
                 with self.weights.replace(entry.weights):
@@ -318,7 +317,7 @@ class Block:
     @torch.no_grad()  # as autograd does it: a custom function may return a gradient that requires a gradient
     def backward(
         self, micro_batch: int, grad_outputs: Streams, *, input_gradient: bool, collected: dict[Tensor, Tensor] | None
-    ) -> tuple[Streams | None, Streams | None]:
+    ) -> tuple[Streams, Streams]:
         """Backpropagate through the oldest entry, accumulate its gradients and release it.
 
         Args:
@@ -328,8 +327,8 @@ class Block:
             collected: Dictionary that receives each parameter's gradient of this micro-batch.
 
         Returns:
-            The block's input for the stage below to invert (None if only a part of it was kept) and the gradient with
-            respect to it (None without `input_gradient`).
+            The block's input for the stage below to invert (empty if only a part of it was kept) and the gradient with
+            respect to it (empty without `input_gradient`).
 
         """
         entry = self._memory.popleft()
@@ -346,10 +345,10 @@ class Block:
         if collected is not None:
             collected |= {p: g for p, g in zip(self.parameters, gradients, strict=True) if g is not None}
         gradients = self.weights.correct(entry.version, gradients)
-        grad_inputs = grad_inputs and self._owned_messages(grad_inputs, grad_outputs)
+        grad_inputs = self._owned_messages(grad_inputs, grad_outputs)
         inputs = entry.tape.inputs
-        messages = (*grad_outputs, *(grad_inputs or ()), *(inputs or ()), *entry.kept)
-        self._accumulate(self._owned_gradients(gradients, (*messages, *self._rules.buffers)))
+        others = (*grad_outputs, *grad_inputs, *inputs, *entry.kept, *self._rules.buffers)
+        self._accumulate(self._owned_gradients(gradients, others))
         self._ledger.add("graph", -(self.graph_bytes or 0))
         self._ledger.add(self._kept_as, -entry.held)
         self.weights.release(entry.version, entry.weights, (other.version for other in self._memory))
@@ -453,7 +452,7 @@ class Block:
             self._memory.append(entry)
         if self.weights.keeps_graph:
             for _ in range(len(self._memory)):
-                self.reconstruct(None)  # records the oldest entry; the rotation makes the next one the oldest
+                self.reconstruct()  # records the oldest entry; the rotation makes the next one the oldest
                 tape = self._memory[0].tape
                 assert tape is not None
                 tape.forget()
@@ -468,7 +467,6 @@ class Block:
                 return self.stage.reconstruct(outputs, entry.kept)
         with torch.no_grad(), replay(entry.random, self._device):
             inputs = self.stage.reconstruct(outputs, entry.kept).inputs
-        assert inputs is not None
         with self.weights.replace(entry.weights):
             tape = self.stage.recompute(self.stage.keep(inputs))
         tape.inputs = inputs

@@ -25,26 +25,25 @@ class Message:
 
     Upwards, `streams` is the output of the lower stage and `gradients` is None. Downwards, `gradients` is the gradient
     with respect to the output of the lower stage. `streams` is that output as the upper stage has it (kept or
-    reconstructed), or None if the lower stage does not reconstruct.
+    reconstructed), or empty if the lower stage does not reconstruct.
 
     A method that overlaps (PAREPROP) sends two messages down: first the streams with the empty tuple as `gradients`, so
     that the stage below can begin its reconstruction, then the gradients without streams. `Worker.receive` joins them.
     """
 
     micro_batch: int
-    streams: Streams | None
+    streams: Streams
     gradients: Streams | None = None
 
     @property
     def tensors(self) -> Streams:
         """All tensors of the message."""
-        return (*(self.streams or ()), *(self.gradients or ()))
+        return (*self.streams, *(self.gradients or ()))
 
     def with_tensors(self, tensors: Streams) -> "Message":
         """Return the message with other tensors, in the order of `tensors`."""
-        count = len(self.streams or ())
-        streams = None if self.streams is None else tensors[:count]
-        return Message(self.micro_batch, streams, None if self.gradients is None else tensors[count:])
+        count = len(self.streams)
+        return Message(self.micro_batch, tensors[:count], None if self.gradients is None else tensors[count:])
 
     def bytes(self) -> int:
         """Return the payload of the message in bytes."""

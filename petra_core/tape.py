@@ -19,8 +19,8 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 Streams = tuple[Tensor, ...]
 Value = Tensor | Streams
-#: Gradients with respect to the streams of an input, unless they are not wanted, and with respect to parameters.
-Gradients = tuple[Streams | None, tuple[Tensor | None, ...]]
+#: Gradients with respect to the streams of an input (none if they are not wanted), and with respect to parameters.
+Gradients = tuple[Streams, tuple[Tensor | None, ...]]
 Operator = Callable[..., Tensor]  # torch.add or torch.sub
 #: Function that adds or subtracts two streams. The name identifies the result within a stage.
 Combine = Callable[[str, Operator, Tensor, Tensor], Tensor]
@@ -110,13 +110,13 @@ class Tape(abc.ABC):
     """The graph of one evaluation of one stage, from a detached input to a detached output.
 
     Attributes:
-        inputs: The stage's complete input, given or reconstructed, detached. None if only part of it was kept.
+        inputs: The stage's complete input, given or reconstructed, detached. Empty if only part of it was kept.
         outputs: The stage's output, detached. Empty if it is not needed.
         leaves: The leaves that represent the input in the graph; empty without a graph.
 
     """
 
-    inputs: Streams | None = None
+    inputs: Streams = ()
     outputs: Streams = ()
     leaves: Streams = ()
 
@@ -126,7 +126,7 @@ class Tape(abc.ABC):
 
     def forget(self) -> None:
         """Drop references to inputs and outputs. The autograd graph keeps whatever it still needs."""
-        self.inputs, self.outputs = None, ()
+        self.inputs = self.outputs = ()
 
     @abc.abstractmethod
     def gradients(self, grads: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True) -> Gradients:
@@ -138,7 +138,7 @@ class Tape(abc.ABC):
             input_gradient: Whether to compute the gradient of the input. The first stage does not need it.
 
         Returns:
-            The gradient with respect to each input stream (None without `input_gradient`), and with respect to each
+            The gradient with respect to each input stream (none without `input_gradient`), and with respect to each
             parameter (None if the graph does not depend on it).
 
         """
@@ -155,7 +155,7 @@ def _end(result: Tensor) -> GradientEdge | None:
 
 
 def _input_gradient(gradient: Tensor | None, leaf: Tensor) -> Tensor:
-    """Return the gradient with respect to a leaf as a message: zeros without one, a copy of a view that autograd made."""
+    """Return the gradient with respect to a leaf as a message: zeros for None, and a copy of a view."""
     return torch.zeros_like(leaf) if gradient is None else compact(gradient, like=leaf)
 
 
@@ -180,10 +180,8 @@ class ModuleTape(Tape):
             ends, seeds = [end for end, _ in reached], [grad for _, grad in reached]
             # Under autocast a result may be narrower than the incoming gradient. Autograd casts the gradient.
             found = dict(zip(wanted, torch.autograd.grad(ends, wanted, seeds, allow_unused=True), strict=True))
-        grad_parameters = tuple(found.get(parameter) for parameter in parameters)
-        if not input_gradient:
-            return None, grad_parameters
-        return tuple(_input_gradient(found.get(leaf), leaf) for leaf in leaves), grad_parameters
+        grad_inputs = tuple(_input_gradient(found.get(leaf), leaf) for leaf in leaves)
+        return grad_inputs, tuple(found.get(parameter) for parameter in parameters)
 
 
 class CouplingTape(ModuleTape):
@@ -198,14 +196,16 @@ class CouplingTape(ModuleTape):
 
     def gradients(self, grads: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True) -> Gradients:
         grad_y, grad_y_tilde, *passed = grads
-        hooks = [[*(leaf._backward_hooks or {}).values()] for leaf in self.leaves]
+        hooks = []
         for leaf in self.leaves:  # autograd would call its hooks with the gradient of the function only
-            (leaf._backward_hooks or {}).clear()
+            of_leaf = leaf._backward_hooks or {}
+            hooks.append([*of_leaf.values()])
+            of_leaf.clear()
         gradients, grad_parameters = super().gradients((grad_y,), parameters, input_gradient=input_gradient)
-        if gradients is None:
-            return None, grad_parameters
-        grad_x = self._combine("gradient", torch.add, gradients[0], grad_y_tilde)
-        grad_x, *grad_context = map(call_hooks, hooks, (grad_x, *map(torch.add, passed, gradients[1:])))
+        if not input_gradient:
+            return (), grad_parameters
+        sum_x = self._combine("gradient", torch.add, gradients[0], grad_y_tilde)
+        grad_x, *grad_context = map(call_hooks, hooks, (sum_x, *map(torch.add, passed, gradients[1:])))
         return (grad_x, grad_y, *grad_context), grad_parameters
 
 

@@ -186,7 +186,7 @@ class Worker:
         for part in self.parts:
             streams = part.forward(micro_batch, streams, target, version)
         if self.is_head:
-            self.from_above.append(Message(micro_batch, None, (torch.ones_like(streams[0]),)))  # of the loss itself
+            self.from_above.append(Message(micro_batch, (), (torch.ones_like(streams[0]),)))  # of the loss itself
         return Message(micro_batch, streams)
 
     def reconstruct(self, micro_batch: int) -> Message | None:
@@ -203,7 +203,7 @@ class Worker:
             The message with the input of this stage for the stage below, if the method overlaps; otherwise None.
 
         """
-        streams = None
+        streams: Streams = ()
         if self.parts[-1].reconstructs:
             message = self.from_above[0]
             assert message.micro_batch == micro_batch
@@ -252,21 +252,20 @@ class Worker:
         self._delays += delay
         for part in reversed(self.parts):
             part.reconstruct(streams, delay)
-            streams, input_gradients = part.backward(
+            streams, gradients = part.backward(
                 micro_batch,
                 gradients,
                 input_gradient=self.index > 0 or part is not self.parts[0] or part.has_backward_hooks,
                 collected=by_parameter,
             )
-            gradients = input_gradients if input_gradients is not None else ()
         if self.after_backward is not None and by_parameter is not None:
             named = {name: by_parameter[p] for name, p in self.stage.named_parameters() if p in by_parameter}
-            self.after_backward(Backward(self.index, micro_batch, streams, named))
+            self.after_backward(Backward(self.index, micro_batch, streams or None, named))
         if not self.is_head:
             self.ledger.add("messages", -message.bytes())
         if self.index == 0:
             return None
-        below = streams if self.return_input and not self._method.overlapped else None
+        below = streams if self.return_input and not self._method.overlapped else ()
         return Message(micro_batch, below, gradients)
 
     def prepare_update(self) -> None:
@@ -435,7 +434,8 @@ class Worker:
         for name, inbox in self._inboxes():
             inbox.clear()
             for entry in state[name]:
-                self._put(inbox, Message(entry["micro_batch"] + steps, entry["streams"], entry["gradients"]))
+                streams = entry["streams"] or ()  # None in older states
+                self._put(inbox, Message(entry["micro_batch"] + steps, streams, entry["gradients"]))
 
     def _version_for(self, micro_batch: int) -> WeightVersion:
         """Return the version of the weights of a forward.

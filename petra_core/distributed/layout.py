@@ -10,7 +10,8 @@ Internal to `petra_core.distributed`.
 """
 
 import json
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,18 +34,24 @@ class TensorLayout(NamedTuple):
         """Return the layout of a tensor."""
         return cls(str(tensor.dtype), tuple(tensor.shape), tensor.stride())
 
+    @classmethod
+    def of_json(cls, fields: Sequence[Any]) -> "TensorLayout":
+        """Return the layout that JSON has encoded as lists."""
+        dtype, shape, strides = fields
+        return cls(dtype, tuple(shape), tuple(strides))
+
     def empty(self, device: torch.device) -> Tensor:
         """Return an uninitialised tensor of this layout on `device`."""
         return torch.empty_strided(self.shape, self.strides, dtype=DTYPES[self.dtype], device=device)
 
 
-#: Layouts of a message's streams and of its gradients.
-Layouts = tuple[tuple[TensorLayout, ...] | None, tuple[TensorLayout, ...] | None]
+#: Layouts of a message's streams and of its gradients; None for a message without gradients.
+Layouts = tuple[tuple[TensorLayout, ...], tuple[TensorLayout, ...] | None]
 
 
-def layout_of(tensors: Streams | None) -> tuple[TensorLayout, ...] | None:
-    """Return the layouts of a message's streams or gradients; None if the message has none."""
-    return None if tensors is None else tuple(map(TensorLayout.of_tensor, tensors))
+def layout_of(tensors: Streams) -> tuple[TensorLayout, ...]:
+    """Return the layouts of a message's streams or gradients."""
+    return tuple(map(TensorLayout.of_tensor, tensors))
 
 
 def dense(tensors: Streams, device: torch.device) -> Streams:
@@ -81,10 +88,6 @@ def header_of(layouts: Layouts) -> Tensor:
 
 def layouts_in(header: Tensor) -> Layouts:
     """Decode the layouts in a tensor that `header_of` returned."""
-    streams, gradients = (
-        None
-        if side is None
-        else tuple(TensorLayout(dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in side)
-        for side in json.loads(bytes(header.tolist()))
-    )
-    return streams, gradients
+    streams, gradients = json.loads(bytes(header.tolist()))
+    decoded = None if gradients is None else tuple(map(TensorLayout.of_json, gradients))
+    return tuple(map(TensorLayout.of_json, streams)), decoded

@@ -50,7 +50,8 @@ class Sender:
 
         """
         message = message.with_tensors(dense(message.tensors, self.neighbour.comm_device))
-        layouts: Layouts = (layout_of(message.streams), layout_of(message.gradients))
+        gradients = None if message.gradients is None else layout_of(message.gradients)
+        layouts: Layouts = (layout_of(message.streams), gradients)
         sent = [*map(flat, message.tensors)]
         if self.layouts is None:
             self.layouts = layouts
@@ -151,9 +152,11 @@ class Receiver:
         header = torch.empty(HEADER_BYTES, dtype=torch.uint8, device=CPU)
         self.neighbour.receive([header], micro_batch).wait()
         layouts = layouts_in(header)
-        sent = None if self._answers is None or self._answers.layouts is None else self._answers.layouts[0]
-        for side in layouts if sent is not None else ():
-            if side is not None and [(t.dtype, t.shape) for t in side] != [(t.dtype, t.shape) for t in sent or ()]:
+        if self._answers is None or self._answers.layouts is None:
+            return layouts
+        sent = self._answers.layouts[0]
+        for side in layouts:
+            if side and [(t.dtype, t.shape) for t in side] != [(t.dtype, t.shape) for t in sent]:
                 raise ChannelError(
                     f"{self.neighbour.describe_own()} sends {self.neighbour} streams of the layout {sent}, but "
                     f"receives gradients of the layout {side}; build the same network in all processes"
@@ -162,9 +165,8 @@ class Receiver:
 
     def _post(self, micro_batch: int, layouts: Layouts) -> None:
         device = self.neighbour.comm_device
-        streams, gradients = (
-            None if side is None else tuple(layout.empty(device) for layout in side) for side in layouts
-        )
+        streams = tuple(layout.empty(device) for layout in layouts[0])
+        gradients = None if layouts[1] is None else tuple(layout.empty(device) for layout in layouts[1])
         message = Message(micro_batch, streams, gradients)
         self._posted.append((message, self.neighbour.receive([*map(flat, message.tensors)], micro_batch)))
 

@@ -170,11 +170,11 @@ class ProcessChannel(Channel):
         layouts = {name: TensorLayout.of_tensor(tensor) for name, tensor in own.items()}
         gathered: dict[str, Tensor] = {}
         for source, text in enumerate(exchange(self._group, json.dumps(layouts))):
-            for name, (dtype, shape, strides) in json.loads(text).items():
+            for name, layout in json.loads(text).items():
                 if name in gathered:
                     continue
                 sends = source == dist.get_rank(self._group)
-                tensor = own[name] if sends else TensorLayout(dtype, tuple(shape), tuple(strides)).empty(CPU)
+                tensor = own[name] if sends else TensorLayout.of_json(layout).empty(CPU)
                 try:
                     dist.broadcast(flat(tensor), group=self._group, group_src=source)
                 except RuntimeError as error:

@@ -156,7 +156,7 @@ class StageAlone:
                 GRADIENT_SCALE * torch.randn_like(stream) if stream.is_floating_point() else torch.zeros_like(stream)
                 for stream in sent.tensors
             )
-            outputs = sent.streams if self.worker.parts[-1].reconstructs else None
+            outputs = sent.streams if self.worker.parts[-1].reconstructs else ()
             self.worker.receive(Message(sent.micro_batch, outputs, self._gradients))
         seconds, message = self._time(self.worker.backward, self._backwards)
         self._backwards += 1

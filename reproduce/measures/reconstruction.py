@@ -84,7 +84,6 @@ def rounding_errors(
             if block.invertible:
                 with replay(stream.drawn, device):
                     inputs = block.reconstruct(_as(wide, value), state=block.inversion_state(_as(wide, true))).inputs
-                assert inputs is not None
                 value = _as(streams, inputs)
             else:
                 value = true  # stored by this block

@@ -193,7 +193,7 @@ class _BdiaTape(CouplingTape):
         gamma = self._gamma
         coupled = (1 + gamma) * grad, passed + (1 - gamma) * grad
         grad_inputs, grad_parameters = super().gradients(coupled, parameters, input_gradient=input_gradient)
-        return None if grad_inputs is None else (grad_inputs[0], gamma * grad), grad_parameters
+        return (grad_inputs[0], gamma * grad) if input_gradient else (), grad_parameters
 
 
 def pack(bits: Tensor) -> Tensor:

@@ -27,13 +27,13 @@ from petra_core.tape import Gradients, Streams, Tape, Value, as_streams, as_valu
 class _PermutationTape(Tape):
     """Tape without a graph. The backward applies the inverse permutation to the gradient."""
 
-    def __init__(self, inputs: Streams | None, outputs: Streams, inverse: Callable[[Streams], Streams]) -> None:
+    def __init__(self, inputs: Streams, outputs: Streams, inverse: Callable[[Streams], Streams]) -> None:
         self.inputs = inputs
         self.outputs = outputs
         self._inverse = inverse
 
     def gradients(self, grads: Streams, parameters: Sequence[Tensor], *, input_gradient: bool = True) -> Gradients:
-        grad_inputs = detach(self._inverse(grads)) if input_gradient else None
+        grad_inputs = detach(self._inverse(grads)) if input_gradient else ()
         return grad_inputs, (None,) * len(parameters)
 
 
@@ -80,7 +80,7 @@ class PixelUnshuffleStage(Stage):
         return ()
 
     def recompute(self, kept: Streams) -> Tape:
-        return _PermutationTape(None, (), self._inverse)
+        return _PermutationTape((), (), self._inverse)
 
     def reconstruct(self, outputs: Streams, state: Streams = ()) -> Tape:
         return _PermutationTape(detach(self._inverse(outputs)), (), self._inverse)

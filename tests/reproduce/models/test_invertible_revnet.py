@@ -58,7 +58,5 @@ def test_stages_are_inverted_up_to_rounding(depth: int) -> None:
                 value = as_streams(part(value if len(value) > 1 else value[0]))
             reconstructed = value
             for part in reversed(stage.parts()):
-                inputs = part.reconstruct(reconstructed).inputs
-                assert inputs is not None
-                reconstructed = inputs
+                reconstructed = part.reconstruct(reconstructed).inputs
             assert_close(reconstructed, given, 1e-12)

@@ -106,9 +106,8 @@ def test_gradients_equal_autograd(factor: int) -> None:
         gradients, of_parameters = tape.gradients((grad,), [])
         assert_bitwise_equal(gradients, (expected,))
         assert of_parameters == ()
-        assert gradients is not None
         assert not gradients[0].requires_grad
-    assert stage.recompute(()).gradients((grad,), [], input_gradient=False) == (None, ())
+    assert stage.recompute(()).gradients((grad,), [], input_gradient=False) == ((), ())
 
 
 @pytest.mark.parametrize("method", EXACT, ids=str)
