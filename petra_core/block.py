@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from petra_core.buffers import Attributes, BufferCopies, Buffers, FrozenBuffers, attributes_of, earlier_attributes
-from petra_core.inspection.evaluations import BlockInspection, Inspection, Projections, pattern_like
+from petra_core.buffers import Attributes, BufferCopies, FrozenBuffers, attributes_of, earlier_attributes
+from petra_core.inspection.evaluations import BlockInspection, Inspection, Projections
 from petra_core.inspection.guards import BackwardWatch, refuse_foreign_gradients, refuse_input_writes
 from petra_core.inspection.ownership import INSPECTED, OwnedTensors
 from petra_core.inspection.structure import Structure
 from petra_core.ledger import Ledger, SavedTensors, payload
-from petra_core.randomness import RandomState, RandomStream, capture, differ, prepare_state, replay
+from petra_core.randomness import RandomState, RandomStream, prepare_state, replay
 from petra_core.settings import Settings
 from petra_core.stages import HeadStage, Stage
 from petra_core.staleness import Kind
@@ -151,7 +151,7 @@ class Block:
         self._owned_gradients = OwnedTensors(stage, may_pass=False)
         self._inspected: BlockInspection | None = None
         if inspection is not None:
-            self._inspected = BlockInspection(inspection, stage, index, device, self.weights)
+            self._inspected = BlockInspection(inspection, stage, index, self.weights, stream)
         self.graph_bytes: int | None = None
         self._ledger, self._device, self._autocast = ledger, device, settings.autocast
 
@@ -214,7 +214,7 @@ class Block:
             self._writes_buffers = bool(self.frozen.changed(before))
             before = before if self._writes_buffers else None  # otherwise they are constants, such as masks
         if inspected is not None and inspected.evaluates:
-            self._inspect(inputs, outputs, tape, weights)
+            inspected.inspect_forward(inputs, outputs, tape, weights)
         self.structure.check_modes(in_flight=False)  # a forward may set modes
         outputs = self._owned_outputs(outputs, inputs)
         entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, None if tape is None else weights)
@@ -236,38 +236,6 @@ class Block:
         """
         with self._precision(), self.weights.replace(weights), refuse_input_writes(self.stage.function, inputs):
             return as_streams(self.stage(as_value(inputs)))
-
-    def _inspect(self, inputs: Streams, outputs: Streams, tape: Tape | None, weights: StageWeights | None) -> None:
-        """Inspect a forward. If the backward will evaluate the block a second time, do so now and compare."""
-        stream = self._stream
-        end = stream.state or capture(self._device)
-        begin = stream.drawn or end
-        if tape is None and self.weights.replaces:
-            weights = weights or self.weights.leaves()
-
-        def again(gradients: bool, differentiate: bool = False) -> tuple[Tape, Streams, bool, Buffers]:
-            before = self._scratch.copies()
-            with (
-                self._precision(),
-                self.weights.replace(weights),
-                torch.set_grad_enabled(gradients),
-                refuse_input_writes(self.stage.function, inputs),
-                self._scratch.freeze(),
-                replay(begin, self._device),
-            ):
-                second = self.stage.record(inputs)
-                results, same_draws = second.outputs, not differ(end, capture(self._device))
-                changed = self._scratch.changed(before)
-                if differentiate:
-                    grad_inputs, grads = second.gradients(tuple(map(pattern_like, results)), [*leaves.values()])
-                    results += tuple(grad for grad in (*grad_inputs, *grads) if grad is not None)
-                    for leaf in leaves.values():
-                        leaf.grad = None  # of a backward that calls `backward`
-                return second, results, same_draws, changed
-
-        leaves = self.weights.trained if weights is None else weights
-        assert self._inspected is not None
-        self._inspected.inspect_forward(inputs, outputs, tape, leaves, again)
 
     def delay(self, version: int) -> int:
         """Return the number of updates since the forward of the oldest entry, if `version` updates have been made."""

@@ -94,6 +94,7 @@ class RandomStream:
         stage: Index of the stage. Different stages with the same seed draw independent numbers.
 
     Attributes:
+        device: Device of the stage.
         state: Current state of the stream; None for the global generators.
         drawn: State with which the last forward began, for `replay`; None if it drew no random numbers.
         ever_drawn: Whether any forward has drawn random numbers.
@@ -106,7 +107,7 @@ class RandomStream:
     active = True
 
     def __init__(self, device: torch.device, seed: int | None, stage: int) -> None:
-        self._device = device
+        self.device = device
         self.state: RandomState | None = None
         if seed is not None:
             number = int(np.random.SeedSequence(seed, spawn_key=(stage,)).generate_state(1, np.uint64)[0]) >> 1
@@ -126,21 +127,21 @@ class RandomStream:
     def __enter__(self) -> None:
         if not self.active:
             return
-        outside = capture(self._device)
+        outside = capture(self.device)
         self._begin, self._outside = self.state or outside, outside
         if self.state is not None:
-            restore(self.state, self._device)
+            restore(self.state, self.device)
 
     def __exit__(self, *error: object) -> None:
         if not self.active:
             self.drawn = None
             return
-        end = capture(self._device)
+        end = capture(self.device)
         self.drawn = self._begin if differ(self._begin, end) else None
         self.ever_drawn = self.ever_drawn or self.drawn is not None
         if self.state is not None:
             self.state = end
-            restore(self._outside, self._device)
+            restore(self._outside, self.device)
 
 
 def differ(before: RandomState, after: RandomState) -> bool:

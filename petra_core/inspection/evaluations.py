@@ -45,7 +45,7 @@ import math
 import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -56,16 +56,15 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from petra_core.buffers import Buffers, attributes_of, set_attributes
+from petra_core.buffers import Buffers, FrozenBuffers, attributes_of, set_attributes
 from petra_core.errors import Finding, StageError
+from petra_core.inspection.guards import refuse_input_writes
 from petra_core.inspection.ownership import INSPECTED, storage_reference
+from petra_core.randomness import RandomStream, capture, differ, replay
 from petra_core.stages import ReversibleStage, Stage
-from petra_core.tape import Streams, Tape, combine_streams
+from petra_core.tape import Streams, Tape, autocast_dtype, combine_streams, mixed_precision
 from petra_core.weights import BlockWeights, StageWeights
 
-#: Evaluates a block with or without gradients, and returns its graph, its results, whether it drew the same random
-#: numbers as the forward, and the buffers that it changed. With a second argument, the results include gradients.
-Evaluate = Callable[..., tuple[Tape, Streams, bool, Buffers]]
 #: Dtype (of complex tensors that of the real part), Euclidean norm and a projection of each tensor.
 Projections = tuple[tuple[torch.dtype, float, float], ...]
 
@@ -96,6 +95,7 @@ class Inspection:
         autocast: Dtype of the pipeline's mixed precision; None for the caller's autocast context.
 
     Attributes:
+        autocast: Dtype of the pipeline's mixed precision; None for the caller's autocast context.
         findings: Findings so far, if they are collected (`petra_core.check`). None to raise the first finding.
         owners: Stage and name of each parameter.
         origins: The block that has computed or received a tensor, by the tensor's storage, as long as that exists.
@@ -105,7 +105,7 @@ class Inspection:
 
     def __init__(self, stages: Sequence[Stage], autocast: torch.dtype | None = None) -> None:
         self.findings: list[Finding] | None = None
-        self._autocast = autocast
+        self.autocast = autocast
         named = ((index, *item) for index, stage in enumerate(stages) for item in stage.named_parameters())
         self.owners: dict[Tensor, tuple[int, str]] = {parameter: (index, name) for index, name, parameter in named}
         self.origins: dict[StorageWeakRef, BlockInspection] = {}
@@ -118,9 +118,22 @@ class Inspection:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, origins={}, inputs=WeakIdKeyDictionary())
 
-    def mixed(self, device: torch.device) -> bool:
-        """Return whether blocks on a device compute in mixed precision."""
-        return self._autocast is not None or torch.is_autocast_enabled(device.type)
+
+class _Evaluation(NamedTuple):
+    """A further evaluation of a forward.
+
+    Attributes:
+        tape: Its graph.
+        results: Its output, and the gradients if they were asked for.
+        same_draws: Whether it drew the same random numbers as the forward.
+        written: The buffers that it changed, with their new values.
+
+    """
+
+    tape: Tape
+    results: Streams
+    same_draws: bool
+    written: Buffers
 
 
 class BlockInspection:
@@ -130,8 +143,8 @@ class BlockInspection:
         whole: Inspection of the pipeline.
         stage: The block.
         index: Number of the stage that the block belongs to.
-        device: Device of the block.
         weights: Weights of the block.
+        stream: Source of the stage's random numbers.
 
     Attributes:
         index: Number of the stage that the block belongs to.
@@ -141,13 +154,14 @@ class BlockInspection:
     """
 
     def __init__(
-        self, whole: Inspection, stage: Stage, index: int, device: torch.device, weights: BlockWeights
+        self, whole: Inspection, stage: Stage, index: int, weights: BlockWeights, stream: RandomStream
     ) -> None:
         self.index = index
         self.parameters = list(stage.parameters())
-        self._whole, self._stage, self._function, self._device = whole, stage, stage.function, device
+        self._whole, self._stage, self._function, self._device = whole, stage, stage.function, stream.device
         self._recomputes = not weights.keeps_graph
-        self._replaces = weights.replaces
+        self._weights, self._stream = weights, stream
+        self._buffers = FrozenBuffers(self._function, tracking=True)
         self._forwards = self._backwards = 0
         self._reads: _Reads | None = None  # of the first evaluation
         self._created: set[StorageWeakRef] = set()  # storages that are new in the inspected evaluation
@@ -165,6 +179,11 @@ class BlockInspection:
         return self._forwards < INSPECTED
 
     @property
+    def _autocast(self) -> torch.dtype | None:
+        """Return the dtype of mixed precision in the block; None for none."""
+        return autocast_dtype(self._device, self._whole.autocast)
+
+    @property
     def _compiled(self) -> bool:
         """Return whether torch.compile compiles a module of the block. A torch function mode would recompile it."""
         modules = self._stage.modules()
@@ -174,7 +193,7 @@ class BlockInspection:
         """Return the allowed relative difference of two evaluations at the same input."""
         # Some kernels (attention, LSTM) round differently with a graph than without.
         rounding = ROUNDING * torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
-        if self._whole.mixed(self._device):
+        if self._autocast is not None:
             return max(rounding, TOLERANCE_AUTOCAST)
         exact = self._device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
         return rounding if exact else max(rounding, TOLERANCE)
@@ -192,7 +211,7 @@ class BlockInspection:
         self._whole.origins |= dict.fromkeys(reads.made, self)
         self._created = reads.created if self.evaluates else set()
         self._reads = reads if self._recomputes and self.evaluates else None  # else a copy could have weak references
-        if self._replaces:
+        if self._weights.replaces:
             for weight in reads.aliased:
                 self._report_unreplaced(weight)
         for origin, name in reads.foreign.items():
@@ -204,7 +223,7 @@ class BlockInspection:
     @contextlib.contextmanager
     def _watch_writes(self, inputs: Streams) -> Iterator[None]:
         """Return a context for a forward that detects writes to input or weights, and notes its output and draws."""
-        weights = dict(self._stage.named_parameters()) if self._recomputes or self._replaces else {}
+        weights = dict(self._stage.named_parameters()) if self._recomputes or self._weights.replaces else {}
         given, before = _projections(inputs), {name: _projections(weight) for name, weight in weights.items()}
         generators = Generators(self._function)
         outputs: list[Any] = []
@@ -253,8 +272,8 @@ class BlockInspection:
                 continue
             allowed = self._tolerance(dtype)
             if reconstructs:
-                rough = self._whole.mixed(self._device)
-                allowed = max(allowed, RECONSTRUCTED_ROUGHLY if rough else RECONSTRUCTED.get(dtype, 0.0))
+                exact = RECONSTRUCTED.get(dtype, 0.0)
+                allowed = max(allowed, exact if self._autocast is None else RECONSTRUCTED_ROUGHLY)
             difference = abs(one - other) / (length or 1.0)
             if difference > allowed:  # false for nan, for which `NonFiniteError` is raised later
                 what = "gives another output in its backward than in its forward, with the same weights (relative "
@@ -263,7 +282,7 @@ class BlockInspection:
                 self._report(what, f"{PURE}; pass what another stage needs to it as a stream")
 
     def inspect_forward(
-        self, inputs: Streams, outputs: Streams, tape: Tape | None, weights: StageWeights, again: Evaluate
+        self, inputs: Streams, outputs: Streams, tape: Tape | None, replacing: StageWeights | None
     ) -> None:
         """Inspect a forward: compare it with a second evaluation, and check that its graph begins at the own leaves.
 
@@ -273,12 +292,13 @@ class BlockInspection:
             inputs: Input of the block.
             outputs: Output of the block.
             tape: Graph of the forward; None if the backward evaluates the block again, which is then done now.
-            weights: Weights of the graph, by name.
-            again: Function that evaluates the block with a graph, and returns whether it drew the random numbers of
-                the first evaluation.
+            replacing: Weights that replaced the parameters, by name; None for the parameters.
 
         """
-        tape = self._compare(inputs, outputs, again) if tape is None else tape
+        if tape is None and self._weights.replaces:
+            replacing = replacing or self._weights.leaves()
+        weights = self._weights.trained if replacing is None else replacing
+        tape = self._compare(inputs, outputs, replacing) if tape is None else tape
         self._forwards += 1
         for leaf in tape.leaves:
             self._whole.inputs[leaf] = self
@@ -292,15 +312,49 @@ class BlockInspection:
             if id(leaf) not in own and (_storage(leaf) not in inner or leaf in self._whole.inputs):
                 self._report_leaf(leaf)
 
-    def _compare(self, inputs: Streams, outputs: Streams, again: Evaluate) -> Tape:
+    def _evaluate(
+        self, inputs: Streams, replacing: StageWeights | None, *, enable_grad: bool = True, differentiate: bool = False
+    ) -> _Evaluation:
+        """Evaluate the block again, with the random numbers of the last forward and without writes to buffers.
+
+        Args:
+            inputs: Input of the block.
+            replacing: Weights that replace the parameters, by name; None for the parameters.
+            enable_grad: Whether to record a graph.
+            differentiate: Whether the results include gradients.
+
+        """
+        end = self._stream.state or capture(self._device)
+        before = self._buffers.copies()
+        with (
+            mixed_precision(self._device, self._autocast),
+            self._weights.replace(replacing),
+            torch.set_grad_enabled(enable_grad),
+            refuse_input_writes(self._function, inputs),
+            self._buffers.freeze(),
+            replay(self._stream.drawn or end, self._device),
+        ):
+            tape = self._stage.record(inputs)
+            results, same_draws = tape.outputs, not differ(end, capture(self._device))
+            written = self._buffers.changed(before)
+            if differentiate:
+                leaves = [*(self._weights.trained if replacing is None else replacing).values()]
+                grad_inputs, grads = tape.gradients(tuple(map(pattern_like, results)), leaves)
+                results += tuple(grad for grad in (*grad_inputs, *grads) if grad is not None)
+                for leaf in leaves:
+                    leaf.grad = None  # of a backward that calls `backward`
+        return _Evaluation(tape, results, same_draws, written)
+
+    def _compare(self, inputs: Streams, outputs: Streams, replacing: StageWeights | None) -> Tape:
         """Evaluate the block a second time, compare the evaluation with the first, and return its tape.
 
         Args:
             inputs: Input of the block.
             outputs: Output of the first evaluation.
-            again: Function that evaluates the block, as in `inspect_forward`.
+            replacing: Weights that replaced the parameters, by name; None for the parameters.
 
         """
+        evaluate = functools.partial(self._evaluate, inputs, replacing)
         # A module may count its evaluations if outputs and gradients do not depend on the count. If an attribute or a
         # buffer has changed, two further evaluations therefore run with the earlier and a later value; that of a number
         # is far ahead.
@@ -312,7 +366,7 @@ class BlockInspection:
         reads = _Reads(self._whole, self, inputs)
         try:
             with contextlib.nullcontext() if self._compiled else reads:
-                tape, results, same_draws, written = again(True)
+                tape, results, same_draws, written = evaluate()
             # These replace the tensors that the first evaluation kept.
             self._whole.origins |= dict.fromkeys(reads.made, self)
             self._created = reads.created
@@ -332,14 +386,14 @@ class BlockInspection:
             earlier = {place: attributes[place] for place in far.keys() & attributes.keys()}
             if self._forwards == INSPECTED - 1 and [*self._function.buffers()]:
                 set_attributes(earlier)
-                self._report_modes(written.keys(), again(False)[3].keys())
+                self._report_modes(written.keys(), evaluate(enable_grad=False).written.keys())
             if far and difference is None:
                 set_attributes(earlier)
-                results = again(True, True)[1]
+                results = evaluate(differentiate=True).results
                 set_attributes(far)
                 difference = "an evaluation fails"  # for example because a counter exceeds a list
                 with contextlib.suppress(Exception):
-                    difference = self._describe(results, again(True, True)[1], len(outputs))
+                    difference = self._describe(results, evaluate(differentiate=True).results, len(outputs))
         finally:
             set_attributes(attributes)
             generators.restore()
