@@ -127,8 +127,8 @@ class Block:
         index: int = 0,
         inspection: Inspection | None = None,
     ) -> None:
-        method, is_head = settings.method, isinstance(stage, HeadStage)
-        self.stage, self._index = stage, index
+        method = settings.method
+        self.stage, self._index, self._is_head = stage, index, isinstance(stage, HeadStage)
         self.reconstructs = method.reconstructs and stage.invertible
         self.weights = BlockWeights(stage, settings, rules, ledger)
         self._kept_as = "side_bits" if self.reconstructs else "inputs"
@@ -140,9 +140,9 @@ class Block:
         self._memory: deque[_InFlight] = deque()
         self.frozen = FrozenBuffers(stage.function)
         self._scratch = FrozenBuffers(stage.function, tracking=True)
-        # Whether forwards write buffers that a resume needs as they were, because it records kept graphs again. None
-        # before the first forward.
-        self._writes_buffers = None if method.keeps_graph and method.pipelined and not is_head else False
+        # A resume records kept graphs again, with the buffers of their forwards if forwards write any.
+        self._resume_records = method.keeps_graph and method.pipelined and not self._is_head
+        self._writes_buffers = False  # whether the last forward with no other micro-batch in flight wrote buffers
         self.watched_backwards: float = INSPECTED
         self._sets_attributes = False  # whether a kept graph was differentiated after a later forward set attributes
         # A coupling returns a whole input stream.
@@ -174,58 +174,70 @@ class Block:
                 needs.
 
         """
+        self._check_before_forward()
+        kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
+        first = not self._memory
+        before = self.frozen.copies() if self._resume_records and (first or self._writes_buffers) else None
+        weights = self.weights.select_for_forward(version)
+        predicted = weights if version.ahead else None
+        if self.weights.keeps_graph and weights is None:
+            weights = self.weights.select_for_graph(version)
+        tape: Tape | None = None
         inspected = self._inspected
+        watched = contextlib.nullcontext() if inspected is None else inspected.watch_forward(inputs)
+        with self._stream, watched:
+            if self.weights.keeps_graph:
+                tape = self._record(inputs, target, weights)
+                outputs = tape.outputs
+            else:
+                outputs = detach(self.evaluate(inputs, weights))
+        if before is not None and first:
+            self._writes_buffers = bool(self.frozen.changed(before))
+        if inspected is not None and inspected.evaluates:
+            inspected.inspect_forward(inputs, outputs, tape, weights)
+        self.structure.check_modes(in_flight=False)  # a forward may set modes
+        outputs = self._owned_outputs(outputs, inputs)
+        entry = _InFlight(micro_batch, version, kept, self._stream.drawn)
+        entry.projections = () if inspected is None else inspected.projections
+        entry.autocast = autocast_dtype(self._device, self._autocast)
+        entry.before = before if self._writes_buffers else None  # otherwise they are constants, such as masks
+        if tape is not None:
+            entry.tape, entry.weights = tape, weights
+            if self.watched_backwards or self._sets_attributes:
+                entry.attributes = attributes_of(self.stage.function)
+            if not self._is_head:
+                tape.forget()
+        self._ledger.add(self._kept_as, entry.held)
+        entry.version = self.weights.keep_prediction(version, predicted)
+        self._memory.append(entry)
+        return outputs
+
+    def _check_before_forward(self) -> None:
+        """Raise StageError if parameters, weights or modes are not those that micro-batches in flight need."""
         if not self._memory:
             if self.weights.keeps and self.structure.written():
                 self.weights.adopt_written()
             self.mark_weights()
         elif self.weights.keeps:
             self.structure.check_unwritten()
-        if inspected is not None:
+        if self._inspected is not None:
             self.structure.check()
         if not self.weights.keeps_graph:
             self.structure.check_modes(in_flight=bool(self._memory))
-        kept = self.stage.inversion_state(inputs) if self.reconstructs else detach(self.stage.keep(inputs))
-        before = None if self._writes_buffers is False else self.frozen.copies()
-        tape: Tape | None = None
-        weights = self.weights.select_for_forward(version)
-        predicted = weights if version.ahead else None
-        if self.weights.keeps_graph and weights is None:
-            weights = self.weights.select_for_graph(version)
-        watched = contextlib.nullcontext() if inspected is None else inspected.watch_forward(inputs)
-        with self._stream, watched:
-            if self.weights.keeps_graph:
-                with (
-                    self._precision(),
-                    self.weights.replace(weights),
-                    torch.enable_grad(),
-                    refuse_input_writes(self.stage.function, inputs),
-                    self._counting_graph(*inputs, *(weights or {}).values()),
-                ):
-                    stage = self.stage
-                    tape = stage.record_loss(inputs, target) if isinstance(stage, HeadStage) else stage.record(inputs)
-                refuse_foreign_gradients(self._index, weights or {})
-                outputs = tape.outputs
-                if not isinstance(stage, HeadStage):
-                    tape.forget()
-            else:
-                outputs = detach(self.evaluate(inputs, weights))
-        if before is not None and self._writes_buffers is None:
-            self._writes_buffers = bool(self.frozen.changed(before))
-            before = before if self._writes_buffers else None  # otherwise they are constants, such as masks
-        if inspected is not None and inspected.evaluates:
-            inspected.inspect_forward(inputs, outputs, tape, weights)
-        self.structure.check_modes(in_flight=False)  # a forward may set modes
-        outputs = self._owned_outputs(outputs, inputs)
-        entry = _InFlight(micro_batch, version, kept, self._stream.drawn, tape, None if tape is None else weights)
-        entry.projections = () if inspected is None else inspected.projections
-        entry.autocast, entry.before = autocast_dtype(self._device, self._autocast), before
-        if tape is not None and (self.watched_backwards or self._sets_attributes):
-            entry.attributes = attributes_of(self.stage.function)
-        self._ledger.add(self._kept_as, entry.held)
-        entry.version = self.weights.keep_prediction(version, predicted)
-        self._memory.append(entry)
-        return outputs
+
+    def _record(self, inputs: Streams, target: Target, weights: StageWeights | None) -> Tape:
+        """Evaluate the block with the graph that its backward differentiates."""
+        with (
+            self._precision(),
+            self.weights.replace(weights),
+            torch.enable_grad(),
+            refuse_input_writes(self.stage.function, inputs),
+            self._counting_graph(*inputs, *(weights or {}).values()),
+        ):
+            stage = self.stage
+            tape = stage.record_loss(inputs, target) if isinstance(stage, HeadStage) else stage.record(inputs)
+        refuse_foreign_gradients(self._index, weights or {})
+        return tape
 
     def evaluate(self, inputs: Streams, weights: StageWeights | None = None) -> Streams:
         """Evaluate the block without keeping anything, with the current weights or with `weights`.
@@ -415,6 +427,7 @@ class Block:
             entry = _InFlight(e["micro_batch"] + steps, version, kept, random)
             entry.autocast = getattr(torch, e["autocast"]) if "autocast" in e else self._autocast
             if "buffers" in e:
+                self._writes_buffers = True
                 values = (None if value is None else value.to(self._device) for value in e["buffers"])
                 entry.before = dict(zip(self.frozen.copies(), values, strict=True))
             self._memory.append(entry)

@@ -431,6 +431,21 @@ def test_resume_is_bitwise(name: str, method: Method, tmp_path: Path) -> None:
     assert_resumes_bitwise(lambda: made(stages(), method, **settings), batches(12), 7, tmp_path)
 
 
+def test_resume_has_buffers_that_forwards_write_only_after_a_drain(tmp_path: Path) -> None:
+    """The first forward decided whether later ones write buffers, also if it ran in evaluation mode."""
+
+    def make() -> Pipeline:
+        p = made(network(spectral), methods.DELAYED_GRADIENTS)
+        for training in (False, True):
+            p.drain()
+            for stage in p.stages:
+                stage.train(training)
+            step(p, 1)
+        return p
+
+    assert_resumes_bitwise(make, batches(12), 7, tmp_path)
+
+
 def test_early_state_restores_buffers_outside_the_state_of_a_module() -> None:
     """A state from before the first write of such a buffer left it as later micro-batches had written it."""
     p = made(scheduled(), methods.PETRA, before_update=anneal)
