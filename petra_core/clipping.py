@@ -16,12 +16,8 @@ in the same way.
 
 from dataclasses import dataclass
 
-from torch import nn
-
 from petra_core.errors import check_number
 from petra_core.methods import Method
-from petra_core.stages import Stage
-from petra_core.worker import BeforeUpdate
 
 
 @dataclass(frozen=True)
@@ -45,21 +41,6 @@ class Clip:
     def __post_init__(self) -> None:
         if check_number("max_norm", self.max_norm) == 0:
             raise ValueError("max_norm must be above 0, got 0, which would stop all training")
-
-    def clip_stage(self, hook: BeforeUpdate | None, index: int, version: int, stage: Stage) -> None:
-        """Call `hook`, and then clip the gradients of the stage.
-
-        Args:
-            hook: The user's function for `before_update`.
-            index: Number of the stage.
-            version: Number of updates of the stage so far.
-            stage: The stage.
-
-        """
-        if hook is not None:
-            hook(index, version, stage)
-        trained = [parameter for parameter in stage.parameters() if parameter.requires_grad]
-        nn.utils.clip_grad_norm_(trained, self.max_norm, foreach=False)
 
 
 def check_clip(clip: object, method: Method) -> None:

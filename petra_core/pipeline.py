@@ -141,8 +141,6 @@ class Pipeline:
             if function is not None and not callable(function):
                 raise TypeError(f"{name} must be a function or None, got {function!r}")
         check_clip(clip, method)
-        if clip is not None and clip.per_stage:
-            before_update = functools.partial(clip.clip_stage, before_update)
         self.common_clip = None if clip is None or clip.per_stage else clip
         self.micro_batches = 0
         self.channel = Channel(range(len(self.stages)), len(self.stages)) if channel is None else channel
@@ -172,6 +170,7 @@ class Pipeline:
                 return_input=index > 0 and reconstructing[index - 1],
                 before_update=before_update,
                 after_backward=after_backward,
+                clip=clip if self.common_clip is None else None,
                 inspection=self._inspection,
             )
             for index, device in zip(self._own_stages, devices, strict=True)

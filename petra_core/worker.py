@@ -14,7 +14,6 @@ last to the first, so that only one block's graph exists at a time:
 A prime marks reconstructed values: y' differs from y only by rounding and by the updates since the forward.
 """
 
-import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +21,11 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from petra_core.block import Block, Move
+from petra_core.clipping import Clip
 from petra_core.inspection.evaluations import Inspection
 from petra_core.inspection.guards import refuse_foreign_gradients
 from petra_core.inspection.modules import check_optimizer
@@ -88,6 +88,7 @@ class Worker:
         return_input: Whether the stage below reconstructs, so that the worker must send it this stage's input.
         before_update: Function that is called as (index, version, stage) when `.grad` holds the mean gradient.
         after_backward: Function that is called with every backward of the stage.
+        clip: Clipping by the norm of the stage's gradients; None for none.
         inspection: Inspection of the pipeline's first micro-batches; None for no inspection.
 
     Attributes:
@@ -110,6 +111,7 @@ class Worker:
         return_input: bool = False,
         before_update: BeforeUpdate | None = None,
         after_backward: AfterBackward | None = None,
+        clip: Clip | None = None,
         inspection: Inspection | None = None,
     ) -> None:
         self.stage, self.index, self.device = stage, index, device
@@ -133,7 +135,6 @@ class Worker:
         delayed = method.double_buffered or not self.is_head
         self.rules = StageRules(settings.delay if delayed else (), self.optimizer)
         self.stream = RandomStream(device, settings.seed, index)
-        self._noise = contextlib.nullcontext() if settings.seed is None else self.stream  # of updates
         shared = (settings, self.ledger, device, self.rules, self.gradients, self.stream)
         self.parts = [Block(part, *shared, index=index, inspection=inspection) for part in stage.parts()]
         self.version = 0
@@ -146,7 +147,8 @@ class Worker:
         self._method, self._accumulation = method, settings.accumulation
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
         self._states = 0  # number of parameters for which the optimizer has a state
-        self.return_input, self.before_update, self.after_backward = return_input, before_update, after_backward
+        self.return_input, self.clip = return_input, clip
+        self.before_update, self.after_backward = before_update, after_backward
         self.ledger.set("parameters", payload(stage.parameters()))
         self.ledger.set("buffers", payload(stage.buffers()))
 
@@ -269,7 +271,7 @@ class Worker:
         return Message(micro_batch, below, gradients)
 
     def prepare_update(self) -> None:
-        """Put the mean gradients of the next update into `.grad`, and call `before_update`.
+        """Put the mean gradients of the next update into `.grad`, call `before_update`, and clip by the stage's norm.
 
         Raises:
             RuntimeError: If other code has written gradients of the parameters.
@@ -284,8 +286,10 @@ class Worker:
             parameter.grad = gradient
         self.gradients.clear()
         if self.before_update is not None:
-            with self._noise:  # so that a hook's noise depends neither on other stages nor on a resume
+            with self.stream:  # so that a hook's noise depends neither on other stages nor on a resume
                 self.before_update(self.index, self.version, self.stage)
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.clip.max_norm, foreach=False)
 
     def update(self, *, prepared: bool) -> None:
         """Execute the update U with the mean of the gradients since the last update.
@@ -296,7 +300,7 @@ class Worker:
         """
         if not prepared:
             self.prepare_update()
-        with torch.no_grad(), mixed_precision(self.device, None), self._noise:
+        with torch.no_grad(), mixed_precision(self.device, None), self.stream:
             if self.optimizer is not None:
                 self.rules.step(self._delays / self._accumulation)
         if self.rules or (self.optimizer is not None and len(self.optimizer.state) != self._states):

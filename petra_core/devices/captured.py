@@ -353,7 +353,7 @@ def _obstacle(pipeline: Pipeline) -> str | None:
         return "context may pass more than two stages, but a static buffer is valid for two; call pipeline.step()"
     if pipeline.common_clip is not None:
         return "clipping by the norm of the whole network is done by Python, between the stages"
-    hooks = any(worker.before_update or worker.after_backward for worker in pipeline.workers)
+    hooks = any(worker.before_update or worker.after_backward or worker.clip for worker in pipeline.workers)
     if hooks or type(pipeline.executor) is not SequentialExecutor:
         return "a recorded step calls no hooks and traces; remove before_update, after_backward and custom executors"
     if kinds := {type(optimizer) for optimizer in pipeline.optimizers} - {torch.optim.SGD}:
