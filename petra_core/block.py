@@ -249,6 +249,11 @@ class Block:
         with self._precision(), self.weights.replace(weights), refuse_input_writes(self.stage.function, inputs):
             return as_streams(self.stage(as_value(inputs)))
 
+    @property
+    def in_flight(self) -> int:
+        """Number of micro-batches between forward and backward."""
+        return len(self._memory)
+
     def delay(self, version: int) -> int:
         """Return the number of updates since the forward of the oldest entry, if `version` updates have been made."""
         return version - self._memory[0].version.number
@@ -351,10 +356,10 @@ class Block:
         ):
             self._sets_attributes = self._sets_attributes or bool(changed)
             grad_inputs, gradients = entry.tape.gradients(grad_outputs, leaves, input_gradient=input_gradient)
-        pairs = [*zip(gradients, [leaf.grad for leaf in leaves], strict=True)]
+        inner = [leaf.grad for leaf in leaves]
         for leaf in leaves:
             leaf.grad = None
-        return grad_inputs, tuple(b if a is None else a if b is None else a + b for a, b in pairs)
+        return grad_inputs, tuple(map(_add, gradients, inner))
 
     def _differentiate_with_care(self, entry: _InFlight, grad_outputs: Streams, input_gradient: bool) -> Gradients:
         """Differentiate a graph whose backward evaluates the function again, or may do so.
@@ -486,6 +491,13 @@ class Block:
         else:
             yield
         self._ledger.add("graph", self.graph_bytes)
+
+
+def _add(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Return the sum of two gradients, each of which may be absent."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
 
 
 def _apply_hooks(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:

@@ -584,13 +584,14 @@ class Pipeline:
         self._collect_all()  # messages that are still arriving belong to the old state
         self._forget_shapes()
         load = functools.partial(Worker.load_state_dict, other_method=changed)
-        for worker, restore in [(w, restore) for restore in (Worker.load_module, load) for w in self.workers]:
-            try:
-                restore(worker, state["workers"][worker.index])
-            except (KeyError, TypeError, ValueError, RuntimeError) as error:
-                raise CheckpointError(
-                    f"the state of stage {worker.index} does not fit this pipeline: {error}"
-                ) from error
+        for restore in (Worker.load_module, load):
+            for worker in self.workers:
+                try:
+                    restore(worker, state["workers"][worker.index])
+                except (KeyError, TypeError, ValueError, RuntimeError) as error:
+                    raise CheckpointError(
+                        f"the state of stage {worker.index} does not fit this pipeline: {error}"
+                    ) from error
         self.micro_batches, self.drained = state["micro_batches"], state["drained"]
         self._done = [self.micro_batches - behind[index] for index in self._own_stages]
         for worker, done in zip(self.workers, self._done, strict=True):

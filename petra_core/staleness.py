@@ -88,7 +88,9 @@ def resolve(method: Method, stages: int, accumulation: int, staleness: Sequence[
             f"staleness has one number per stage, got {staleness!r}; give a vector, such as "
             f"petra_core.staleness.one_f_one_b({stages})"
         )
-    vector = tuple(staleness) if staleness is not None else lockstep(stages) if method.pipelined else (0,) * stages
+    if staleness is None:
+        staleness = lockstep(stages) if method.pipelined else (0,) * stages
+    vector = tuple(staleness)
     if len(vector) != stages:
         raise ValueError(f"staleness has one number per stage: expected {stages}, got {len(vector)} in {vector}")
     for stage, number in enumerate(vector):

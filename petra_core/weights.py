@@ -124,7 +124,8 @@ class BlockWeights:
 
     def correct(self, version: WeightVersion, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
         """Return the gradients of a micro-batch, corrected if its forward did not use the current weights."""
-        if (weights := self._versions.get(version)) is None or not self._rules.corrects:
+        weights = self._versions.get(version)
+        if weights is None or not self._rules.corrects:
             return gradients
         return tuple(
             None if gradient is None else self._rules.gradient(parameter, gradient, weights[name])
@@ -208,7 +209,7 @@ class BlockWeights:
         """
         if self._rules.replaces:
             self._ledger.add("stashed_weights", -payload((weights or {}).values()))
-        if version in self._versions and not self._double_buffered and version not in in_flight:
+        if not self._double_buffered and version not in in_flight:
             self._drop(version)
 
     def _drop(self, version: WeightVersion) -> None:

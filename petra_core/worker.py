@@ -143,7 +143,6 @@ class Worker:
         self.targets: deque[Message] = deque()  # of micro-batches before their forward, at the head
         self.observed_staleness = 0  # `Pipeline.observed_staleness`
         self._target_keys: Keys = None  # of the targets
-        self._forwards = 0  # number of the next micro-batch
         self._method, self._accumulation = method, settings.accumulation
         self._delays = 0  # updates between forward and backward, summed over the backwards since the last update
         self._states = 0  # number of parameters for which the optimizer has a state
@@ -183,7 +182,6 @@ class Worker:
         """
         streams = self._take(self.from_below, micro_batch).tensors
         target = unflatten(self._target_keys, self._take(self.targets, micro_batch).tensors) if self.is_head else None
-        self._forwards = micro_batch + 1
         version = self._version_for(micro_batch)
         for part in self.parts:
             streams = part.forward(micro_batch, streams, target, version)
@@ -249,7 +247,7 @@ class Worker:
         assert gradients is not None
         streams = message.streams  # ignored by the last part, which has a graph since R
         by_parameter: dict[Tensor, Tensor] | None = None if self.after_backward is None else {}
-        self.observed_staleness = max(self.observed_staleness, self._forwards - 1 - micro_batch)
+        self.observed_staleness = max(self.observed_staleness, self.parts[-1].in_flight - 1)
         delay = self.parts[-1].delay(self.version)
         self._delays += delay
         for part in reversed(self.parts):
@@ -398,7 +396,7 @@ class Worker:
             raise ValueError("one of the two has an optimizer, the other has none")
         if self.optimizer is not None:
             load_optimizer(self.optimizer, state["optimizer"], state.get("optimizer_class"))
-        self._forwards = self.observed_staleness = self._delays = 0
+        self.observed_staleness = self._delays = 0
         self.stream.load(state["random"])
         if other_method:
             self.rules.restart()

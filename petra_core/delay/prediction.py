@@ -46,12 +46,12 @@ class PredictedWeights(UpdateRule):
 
     def forward_weights(self, weights: "Mapping[str, Tensor]", updates: int, rate: float) -> "dict[str, Tensor] | None":
         """Return the predicted weights; None if they equal the current ones, because no update has been made yet."""
-        motions = {
-            parameter: motion
-            for group in self.optimizer.param_groups
-            for parameter in group["params"]
-            if updates and (motion := self._motion(self.optimizer.state.get(parameter, {}), group, updates)) is not None
-        }
+        motions = {}
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                motion = self._motion(self.optimizer.state.get(parameter, {}), group, updates)
+                if motion is not None:
+                    motions[parameter] = motion
         if not any(weight in motions for weight in weights.values()):
             return None
         return {

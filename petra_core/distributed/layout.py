@@ -19,7 +19,6 @@ from torch import Tensor
 from petra_core.tape import Streams
 
 HEADER_BYTES = 1024
-DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 class TensorLayout(NamedTuple):
@@ -42,7 +41,8 @@ class TensorLayout(NamedTuple):
 
     def empty(self, device: torch.device) -> Tensor:
         """Return an uninitialised tensor of this layout on `device`."""
-        return torch.empty_strided(self.shape, self.strides, dtype=DTYPES[self.dtype], device=device)
+        dtype = getattr(torch, self.dtype.removeprefix("torch."))
+        return torch.empty_strided(self.shape, self.strides, dtype=dtype, device=device)
 
 
 #: Layouts of a message's streams and of its gradients; None for a message without gradients.

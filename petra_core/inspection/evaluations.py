@@ -451,7 +451,8 @@ class BlockInspection:
         """Describe the difference between two evaluations' streams and gradients; None if they are equal."""
         for number, (first, second) in enumerate(zip(results, again, strict=False)):
             tolerance = self._tolerance(first.dtype.to_real())
-            if (difference := _difference(first, second)) > tolerance:
+            difference = _difference(first, second)
+            if difference > tolerance:
                 place = f"stream {number}" if number < streams else "a gradient"
                 return f"relative difference {difference:.1g} of {place}, allowed {tolerance:.1g}"
         return None if len(results) == len(again) else f"{len(results)} tensors, then {len(again)}"
