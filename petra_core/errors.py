@@ -63,7 +63,6 @@ class StageError(PetraError, ValueError):
     """
 
     def __init__(self, finding: Finding) -> None:
-        super().__init__(str(finding))
         self.finding = finding
 
 
