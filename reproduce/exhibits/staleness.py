@@ -132,8 +132,13 @@ def _sentences(run_set: RunSet, points: Sequence[Point], accuracy: SeedSamples) 
 
 
 def _curve(run_set: RunSet, runs: DataFrame) -> Figure:
-    """Draw accuracy against staleness, a line for each length and method, each starting at backpropagation at 0."""
-    finished = runs.loc[(runs["status"] == DONE) & (runs["method"] != EXACT), [*CURVE, "method"]].drop_duplicates()
+    """Draw accuracy against staleness, a line for each length and method, each starting at backpropagation at 0.
+
+    A network and length with runs at a single staleness is only in the table.
+    """
+    delayed = runs[(runs["status"] == DONE) & (runs["method"] != EXACT)]
+    several = delayed.groupby(CURVE)["staleness"].transform("nunique") > 1
+    finished = delayed.loc[several, [*CURVE, "method"]].drop_duplicates()
     starts = runs[runs["method"] == EXACT].drop(columns="method").merge(finished, on=CURVE)
     drawn = concat([starts, runs.merge(finished)])
     titles = {m.name: short_title(m) for m in plan.COMPARED}
