@@ -71,11 +71,8 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         yield _devices(run_set, rows, timed)
     yield _tabulate_points(run_set, points, accuracy, loss)
     if rows:
-        setting = run_set.describe(network=True, rate=False)
-        caption = text_of("staleness", "rates", setting=setting)
-        yield Folded(_rates(run_set, "rates", caption, plan.swept, plan.curve))
-        caption = text_of("staleness", "held_out", epochs=plan.LASTING, held_out=plan.HELD_OUT)
-        yield Folded(_rates(run_set, "held-out", caption, plan.chosen))
+        yield Folded(_rates(run_set, "rates", plan.swept, plan.curve))
+        yield Folded(_rates(run_set, "held-out", plan.chosen))
         yield from (Folded(part(run_set)) for part in (_mitigations, _deep, _stable))
         if networks := read_timed_networks(run_set):
             yield Folded(_latencies(run_set, networks))
@@ -277,7 +274,7 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
     modelled = partial(amount, group="modelled", without="not run")
     return table(
         key=f"staleness-{run_set.key}-devices",
-        caption=text_of("staleness", "devices", setting=run_set.describe(network=True, rate=False)),
+        caption=text_of("staleness", "devices", setting=_describe_setting(run_set, _runs(run_set, plan.devices))),
         rows=rows,
         fields=[
             words("devices", lambda row: f"{row.devices} devices", heading=True),
@@ -298,10 +295,12 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
 # --- the rest of the study
 
 
-def _rates(run_set: RunSet, key: str, caption: str, *parts: Callable[[], Iterable[Cell]]) -> Table:
+def _rates(run_set: RunSet, key: str, *parts: Callable[[], Iterable[Cell]]) -> Table:
     """Return a table of PETRA and backpropagation in these parts of the plan by learning rate, k = 1."""
     runs = _runs(run_set, *parts)
     runs = runs[(runs["k"] == 1) & runs["method"].isin([PETRA, EXACT])]
+    setting = _describe_setting(run_set, runs)
+    caption = text_of("staleness", key, setting=setting, epochs=plan.LASTING, held_out=plan.HELD_OUT)
     usual = rates.learning_rate(rates.REFERENCE_BATCH)
     runs = runs.assign(factor=(runs["reference_rate"].astype(float) / usual).round(6))
     columns = [number("micro-batch", itemgetter("batch_size"))]
@@ -314,7 +313,7 @@ def _rates(run_set: RunSet, key: str, caption: str, *parts: Callable[[], Iterabl
 def _mitigations(run_set: RunSet) -> Table:
     """Return a table of runs that combine less staleness with the best corrections for it."""
     runs = _runs(run_set, plan.plan_mitigations)
-    caption = text_of("staleness", "mitigations", setting=run_set.describe(network=True, rate=False))
+    caption = text_of("staleness", "mitigations", setting=_describe_setting(run_set, runs))
     titles = runs["optimizer"].map({"nadam": "NAdam"}).fillna("predicted weights")
     first = [
         words("mitigation", itemgetter("mitigation"), heading=True),
@@ -420,6 +419,10 @@ def _runs(run_set: RunSet, *parts: Callable[[], Iterable[Cell]]) -> DataFrame:
     settings = {settings_key(cell) for part in parts for cell in part() if isinstance(cell, TrainedCell)}
     runs: DataFrame = run_set.runs[run_set.runs["settings"].isin(settings)]
     return runs
+
+
+def _describe_setting(run_set: RunSet, runs: DataFrame) -> str:
+    return run_set.describe(runs, network=True, rate=False)
 
 
 def _way(row: Point) -> str:

@@ -9,6 +9,7 @@ from reproduce.cells.kinds import TrainedCell, TrainingCell
 from reproduce.exhibits import staleness
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans import staleness as plan
+from reproduce.presentation.content import Figure, Section, Table
 from tests import fake_records, sections
 
 
@@ -77,3 +78,25 @@ def test_smoke_cells_differ_in_timing_only() -> None:
     free, four = plan.cells("smoke")
     assert isinstance(free, TrainedCell)
     assert dataclasses.replace(free, timing=plan.FOUR.timing, stages=plan.FOUR.stages) == four
+
+
+def lockstep_only(root: Path) -> Section:
+    """Return the section from one run of backpropagation on a CPU, and one of PETRA in lockstep on a GPU."""
+    for method, device in ((plan.EXACT, "cpu"), (plan.PETRA, "NVIDIA H200")):
+        cell = plan.plan_cell(method, plan.PAPER)
+        assert isinstance(cell, TrainingCell)
+        fake_records.train(cell, root, 70.0, environment={**fake_records.ENVIRONMENT, "device": device})
+    return sections.made(staleness.EXHIBIT, root)
+
+
+def test_captions_count_the_runs_of_their_tables(tmp_path: Path) -> None:
+    """A run on a GPU is named only above the table that has it."""
+    section = lockstep_only(tmp_path)
+    captions = {block.key: block.caption for block in (*section.blocks, *section.folded) if isinstance(block, Table)}
+    assert "NVIDIA H200" not in captions["staleness-small-devices"]
+    assert "2 runs: 1 on NVIDIA H200, 1 on CPUs" in captions["staleness-small-rates"]
+
+
+def test_single_staleness_is_no_curve(tmp_path: Path) -> None:
+    """Runs at a single staleness are only in the table."""
+    assert not any(isinstance(block, Figure) for block in lockstep_only(tmp_path).blocks)
