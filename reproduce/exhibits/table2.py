@@ -46,11 +46,12 @@ def describe_fixed_batch(cell: TrainingCell) -> str:
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
-    """Yield the published values next to ours, once for each arithmetic."""
+    """Yield the published values next to ours, once for each arithmetic that has runs."""
     rows = published_tables.read("table2_accuracy")
     papers = [run_set for run_set in run_sets(frames, "table2") if run_set.scale == "paper"]
     covered: set[int] = set()
-    for arithmetic in dict.fromkeys(run_set.arithmetic for run_set in papers):
+    begun = [run_set for run_set in papers if run_set.begun] or papers[:1]
+    for arithmetic in dict.fromkeys(run_set.arithmetic for run_set in begun):
         best = {run_set.dataset: by_cell(run_set, BEST) for run_set in papers if run_set.arithmetic == arithmetic}
         lines = [
             (row, *_ours(row, best.get(name))) for name in recipes.DATASETS for row in rows if row["dataset"] == name
