@@ -106,11 +106,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     followed = set(recipes.loc[recipes["kind"] == ReconstructionCell.kind, BY].itertuples(index=False, name=None))
     lines = errors_at_bottom(run_set, runs[["cell", "mitigation"]])
     errors = measured_samples(lines[lines["measure"] == TRAINING], BY)
-    if exactness := sorted(
-        (e.mean, mitigation) for (*_, mitigation), sample in errors.items() if (e := sample.estimate)
-    ):
-        text = "; ".join(f"{mitigation}: {value:.2g}" for value, mitigation in exactness)
-        yield Finding(f"Relative error of the inputs that PETRA reconstructs at the bottom: {text}.")
     place = [
         words("mitigation", lambda place: place[3], heading=True),
         words("network", lambda place: place[0]),

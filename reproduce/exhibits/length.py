@@ -12,7 +12,6 @@ from reproduce.exhibits._exhibit import Shown, declare, result, text_of
 from reproduce.grids.plans.length import AGAINST, FOR, PETRA, SEEDS, VARIANTS, Variant
 from reproduce.presentation import facets, plots
 from reproduce.presentation.compare import CHOSEN, Difference, list_differences, means
-from reproduce.presentation.content import Finding
 from reproduce.presentation.statistics import Estimate
 from reproduce.presentation.tables import difference_column, judged_columns, mean, number, table, words
 from reproduce.records.frames import AVERAGED, RunSet
@@ -77,8 +76,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             words("the paper's claim", rule.get),
         ],
     )
-    if by_rule := "; ".join(filter(None, rule.values())):
-        yield Finding(f"PETRA, k = {PETRA.k}, the paper's claim by the rule: {by_rule}.")
 
 
 def _decide(scale: str, variant: Variant, epochs: int, gap: Difference) -> str:

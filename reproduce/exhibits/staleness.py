@@ -64,8 +64,6 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     yield from _sentences(run_set, points, accuracy)
     timed = [network for network in read_timed_networks(run_set) if network.cell.width == run_set.example.width]
     rows = _device_rows(run_set, timed)
-    if rows:
-        yield _of_devices(rows)
     yield _curve(run_set, runs)
     if rows:
         yield _devices(run_set, rows, timed)
@@ -246,27 +244,6 @@ def _device_rows(run_set: RunSet, timed: list[TimedNetwork]) -> list[Used]:
             outcome = evaluate_best(network, way, devices, k) if network else None
             add(devices, SYNCHRONOUS[way.title], k, EXACT, outcome)
     return sorted(rows, key=lambda row: row.devices)
-
-
-def _of_devices(rows: list[Used]) -> Sentence:
-    """State the results of PETRA on each number of devices, compared with synchronous 1F1B at the same k."""
-    by_place = {(row.devices, row.way, row.k): row for row in rows}
-    listed = []
-    for devices, (_, most) in plan.DEVICES.items():
-        one, several = (_describe(by_place[devices, methods.PETRA.title, k]) for k in (1, most))
-        exact = by_place[devices, SYNCHRONOUS["1F1B"], most].cost
-        beside = f", where synchronous 1F1B is {exact.speed:.1f} times as fast and exact" if exact else ""
-        listed.append(f"on {devices} devices {one} at k = 1, and {several} at k = {most}{beside}")
-    text = text_of("staleness", "sentence", listed="; ".join(listed))
-    return result(any((row.accuracy - row.exact).estimate for row in rows if row.staleness), text, text, finding=True)
-
-
-def _describe(used: Used) -> str:
-    """Return speed and loss of a way in words: "4.2 times as fast with a loss of 4.4 ± 1.2 points"."""
-    gap = used.accuracy - used.exact
-    speed = f"{used.cost.speed:.1f} times as fast" if used.cost else "without timed stages"
-    lost = compare.format_difference(gap, trailing=True, unit="points") if gap.estimate else ""
-    return f"{speed} {f'with a loss of {lost}' if lost else 'and not trained yet'}"
 
 
 def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Table:
