@@ -70,7 +70,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
     lines = lines.assign(place=lines["cell"].map(places))
     lines = lines.assign(way=[f"{p[5]}: {_way(p)}, {p[3]} target".replace("_", " ") for p in lines["place"]])
     yield facets.facet(
-        lines[[p[3] != p[4] for p in lines["place"]]],
+        lines[[p[4] == Guess.LOCAL.value and p[3] != p[4] for p in lines["place"]]],
         [facets.line("range", marked=True), facets.zero],
         key=f"forward-cosines-{run_set.key}",
         caption=text_of("forward_gradients", "cosines", run_set=run_set),
