@@ -20,6 +20,7 @@ from reproduce.records.frames import Frames
 from reproduce.text import conjunction, count, some
 
 DRAWN = 2  # number of timelines shown for a benchmark (modelled and measured); its record contains all
+LISTED = 3  # number of items of a finding; the tables contain all
 
 
 def whole(frames: Frames) -> Iterator[Shown]:
@@ -43,7 +44,7 @@ def whole(frames: Frames) -> Iterator[Shown]:
         first = explained.setdefault(benchmark.about, benchmark)
         again = f", recorded as {benchmark.name}: as explained above under “{first.title}”."
         yield benchmark.title + (f". {benchmark.about}" if first is benchmark else again)
-        yield from (Finding(f"{benchmark.name}: {finding}") for finding in benchmark.findings)
+        yield from (Finding(f"{benchmark.name}: {some(finding.split('; '), LISTED)}") for finding in benchmark.findings)
         yield from _contents(benchmark, series[series["benchmark"] == benchmark.name])
         if benchmark.patch:
             patched.setdefault(benchmark.patch, []).append(benchmark.name)
