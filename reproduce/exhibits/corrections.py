@@ -225,7 +225,7 @@ def _sentence(scale: str, gaps: Gaps, shortest: int, longer: Gaps) -> Sentence:
     ends = f"after {last} epochs the gain is {conjunction(left)}" if left else "none was followed for longer"
     return result(
         tried,
-        f"After {count(shortest, 'epoch')}, {len(win)} of {count(len(tried), 'trial')} of "
+        f"After {count(shortest, 'epoch')} at the recipe's rate, {len(win)} of {count(len(tried), 'trial')} of "
         f"{count(len(mitigations), 'mitigation')} {'wins' if len(win) == 1 else 'win'} over PETRA without a mitigation"
         f"{f' ({won})' * bool(won)}, and {lost} {'loses' if lost == 1 else 'lose'} (not corrected for their number); "
         f"{ends}.",

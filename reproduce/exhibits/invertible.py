@@ -10,7 +10,7 @@ from functools import cache
 from petra_core import methods
 from petra_core.ledger import KINDS
 from reproduce.cells.networks import HELD
-from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, result, text_of
+from reproduce.exhibits._exhibit import Folded, Sentence, Shown, declare, notes, result, text_of
 from reproduce.grids.plans import table3
 from reproduce.grids.plans.invertible import NETWORKS, OURS, PAPERS
 from reproduce.grids.plans.table3 import BATCH
@@ -102,7 +102,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             judged_columns("to the paper's", gaps.get),
             amount("peak, MB", peak.get, 1),
         ],
-        notes=["Peak: the most bytes that a stage held at one moment, counted by the engine, summed over the stages."],
+        notes=notes("invertible", "peak"),
     )
     summary = summarize(gaps.values())
     yield result(
