@@ -45,6 +45,7 @@ class Primary:
         loss: Difference in training loss.
         alike: Difference in points over the runs on machines that both sides used.
         corrected: P-value after Holm's correction over the family.
+        unfinished: Whether a side lacks runs with declared seeds.
 
     """
 
@@ -57,6 +58,7 @@ class Primary:
     loss: Difference
     alike: Difference
     corrected: float = 1.0
+    unfinished: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -87,21 +89,23 @@ def _compare(
     frames: Frames, family: str, title: str, question: str, study: str, first: dict[str, Any], second: dict[str, Any]
 ) -> Primary:
     base, rules = read_declaration()["studies"][study], read_declaration()["families"][family]
-    sides = [_runs(frames, base | changes, rules["seeds"]) for changes in (first, second)]
+    seeds = rules["seeds"] or ()
+    sides = [_runs(frames, base | changes, seeds) for changes in (first, second)]
+    unfinished = any(len(side) < len(seeds) for side in sides)
     where = set.intersection(*(set(side["machine"]) for side in sides))
     alike = [side[side["machine"].isin(where)] for side in sides]
     cell = from_dict({**base, **second, "seed": 0, "loader": "memory"})
     setting = f"{title_of(cell)}, {count(base['epochs'], 'epoch')}, k = {base['accumulation']}"  # type: ignore[arg-type]  # a cell that trains
-    accuracy, loss = (_difference(sides, value) for value in (OUTCOME, rules["loss"]))
-    return Primary(family, title, question, base["epochs"], setting, accuracy, loss, _difference(alike, OUTCOME))
+    found = (_difference(sides, OUTCOME), _difference(sides, rules["loss"]), _difference(alike, OUTCOME))
+    return Primary(family, title, question, base["epochs"], setting, *found, unfinished=unfinished)
 
 
-def _runs(frames: Frames, settings: dict[str, Any], seeds: Collection[int] | None) -> DataFrame:
-    """Return the finished runs of a cell with one of the seeds (None: any seed), at commits that can be looked up."""
+def _runs(frames: Frames, settings: dict[str, Any], seeds: Collection[int]) -> DataFrame:
+    """Return the finished runs of a cell with one of the seeds (empty: any seed), at commits that can be looked up."""
     runs: DataFrame = frames.runs
     cell = from_dict({**settings, "seed": 0, "loader": "memory"})
     known = (runs["settings"] == settings_key(cell)) & (runs["status"] == DONE) & runs["traceable"]
-    if seeds is not None:
+    if seeds:
         known &= runs["seed"].isin(seeds)
     chosen: DataFrame = runs[known & (runs["arithmetic"] == settings["precision"])]
     return chosen
@@ -145,9 +149,13 @@ def whole(frames: Frames) -> Iterator[Shown]:
         ],
         notes=notes("primary", "comparisons", margin=MARGIN_POINTS),
     )
-    if mixed := [comparison for comparison in made if comparison.accuracy.mixed]:
-        titles = "; ".join(comparison.title for comparison in mixed)
-        yield Finding(text_of("primary", "mixed", mixed=len(mixed), made=len(made), titles=titles), Role.ALERT)
+    for name, limits in (
+        ("unfinished", [comparison.title for comparison in made if comparison.unfinished]),
+        ("mixed", [comparison.title for comparison in made if comparison.accuracy.mixed]),
+    ):
+        if limits:
+            numbers = {name: len(limits), "made": len(made), "titles": "; ".join(limits)}
+            yield Finding(text_of("primary", name, **numbers), Role.ALERT)
     epochs = frames.runs.loc[frames.runs["status"] == DONE, "epochs"].dropna()
     if len(epochs) and (short := int((epochs <= SHORT).sum())):
         yield Finding(text_of("primary", "short", short=short, trainings=len(epochs), most=SHORT), Role.ALERT)
