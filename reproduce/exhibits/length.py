@@ -5,17 +5,20 @@ a lower accuracy, or the same accuracy later? And is the cause delay or reconstr
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
+
+from pandas import DataFrame
 
 from petra_core import methods
 from reproduce.exhibits._exhibit import Shown, declare, result, text_of
 from reproduce.grids.plans.length import AGAINST, FOR, PETRA, SEEDS, VARIANTS, Variant
 from reproduce.presentation import facets, plots
-from reproduce.presentation.compare import CHOSEN, Difference, list_differences, means
+from reproduce.presentation.compare import CHOSEN, DONE, Difference, list_differences, means
 from reproduce.presentation.statistics import Estimate
 from reproduce.presentation.tables import difference_column, judged_columns, mean, number, table, words
 from reproduce.records.frames import AVERAGED, RunSet
-from reproduce.text import conjunction
+from reproduce.text import conjunction, count
 
 EXACT = methods.BACKPROPAGATION.name
 OUTCOME, BY = "final_accuracy", ["method", "k", "epochs"]
@@ -30,6 +33,14 @@ def gaps(run_set: RunSet, value: str) -> dict[tuple[Variant, int], Difference]:
         for epochs, variants in SEEDS[run_set.scale].items()
         if variant in variants
     }
+
+
+def list_lost(runs: DataFrame) -> list[str]:
+    """Return a note on the finished runs whose commits cannot be looked up; empty if there are none."""
+    lost = runs.loc[(runs["status"] == DONE) & ~runs["traceable"].astype(bool), "epochs"]
+    amounts = Counter(sorted(lost)).items()
+    lengths = conjunction([f"{count(number, 'run')} of {epochs:.0f} epochs" for epochs, number in amounts])
+    return [text_of("length", "lost", lengths=lengths)] * bool(lengths)
 
 
 def each(run_set: RunSet) -> Iterator[Shown]:
@@ -75,6 +86,7 @@ def each(run_set: RunSet) -> Iterator[Shown]:
             difference_column("difference", lambda place: loss[place], 4, group="training loss, last epochs"),
             words("the paper's claim", rule.get),
         ],
+        notes=list_lost(run_set.runs),
     )
 
 

@@ -218,6 +218,7 @@ def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
             tables.number("staleness", lambda gaps: gaps.staleness),
             *map(_epochs_column, epochs),
         ],
+        notes=length.list_lost(concat(runs.values())),
     )
     halved = [gaps for gaps in compared[plan.CHAIN] if of_chain and gaps.halves(of_chain)]
     parts = [

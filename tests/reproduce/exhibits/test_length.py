@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pandas import DataFrame
 
 from petra_core import methods
 from reproduce.exhibits import length
@@ -86,3 +87,18 @@ def test_decision_rule_for_longer_training(tmp_path: Path, epochs: int, gap: flo
     write(tmp_path, {epochs: 80.0 - gap}, {epochs: 80.0})
     (table,) = (block for block in sections.made(length.EXHIBIT, tmp_path).blocks if isinstance(block, Table))
     assert [row[-1].text for row in table.rows if row[-1].text] == [expected]
+
+
+def test_runs_at_lost_commits_are_counted_by_length() -> None:
+    """Only finished runs count, which are those in the table."""
+    runs = DataFrame(
+        {
+            "status": ["done"] * 4 + ["failed"],
+            "traceable": [False, False, True, False, False],
+            "epochs": [27, 9, 9, 9, 3],
+        }
+    )
+    assert length.list_lost(runs) == [
+        "At commits that cannot be looked up (see Provenance): 2 runs of 9 epochs and 1 run of 27 epochs."
+    ]
+    assert length.list_lost(runs[runs["traceable"]]) == []
