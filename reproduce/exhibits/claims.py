@@ -299,14 +299,6 @@ _MEASURES: dict[str, _Measure] = {
 }
 
 
-def by_exhibit(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """Group verdicts by exhibit."""
-    groups: dict[str, list[Judged]] = {}
-    for judgement in judged:
-        groups.setdefault(judgement.claim.exhibit, []).append(judgement)
-    return groups
-
-
 def count_verdicts(judged: Sequence[Judged]) -> str:
     """Count the claims of the paper by verdict, as "Of 19 claims [...] 8 hold at a smaller scale and 11 are open."."""
     verdicts = Counter(judgement.verdict for judgement in judged if judgement.claim.paper == PAPER)

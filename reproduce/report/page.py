@@ -59,7 +59,6 @@ def render(results: Results) -> Report:
             question=QUESTION,
             terms=TERMS,
             judged=judged,
-            claims_of=claims.by_exhibit(judged),
             claims_sentence=claims.count_verdicts(judged),
             titles={section.key: overview.label(section) for section in sections},
             not_published=published.not_published(),
