@@ -567,9 +567,9 @@ def _lengths(reached: SeedSamples, named: Mapping[int, str], absent: Sequence[in
                 bar = [[known.half_width or 0.0]]
                 panel.axes.errorbar([x], [known.mean], yerr=bar, fmt=look.marker, color=look.colour, markersize=4.5)
                 if method == BACKPROPAGATION or (method == PETRA and round(x) == max(named)):
-                    side, beside = ("left", 6) if method == BACKPROPAGATION else ("right", -6)
+                    side, offset = ("left", (6, 3)) if method == BACKPROPAGATION else ("right", (-6, -9))
                     style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "ha": side}
-                    panel.axes.annotate(f"{epochs:.0f} epochs", (x, known.mean), (beside, 3), **style)
+                    panel.axes.annotate(f"{epochs:.0f} epochs", (x, known.mean), offset, **style)
             if method != BACKPROPAGATION and start:
                 line = {0: (0.0, start.mean)} | {round(x): (x, known.mean) for x, known in points}
                 for ends in pairwise(sorted(named)):
