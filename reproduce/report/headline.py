@@ -57,6 +57,7 @@ SPEED_K = (1, 4, 16, 32)
 OURS, MERGED, PIPELINE, CHECKPOINTED = methods.PETRA.title, "PETRA, merged stages", "1F1B", "1F1B, checkpointing"
 KEEPING = methods.DELAYED_GRADIENTS.title
 EXACT, RIVAL = methods.BACKPROPAGATION.title, short_title(methods.DSP)
+RECOMPUTING = f"1F1B with checkpointing, k = {SPEED_K[-1]}"
 #: By label in the second answer: a strategy and the slack of its timing.
 HELD = {
     EXACT: (EXACT, 1),
@@ -65,7 +66,7 @@ HELD = {
     RIVAL: (methods.DSP.title, 1),
     KEEPING: (KEEPING, 1),
     f"{PIPELINE}, k = {SPEED_K[-1]}": (PIPELINE, 1),
-    f"1F1B with checkpointing, k = {SPEED_K[-1]}": (CHECKPOINTED, 1),
+    RECOMPUTING: (CHECKPOINTED, 1),
 }
 FULLEST, OTHERS = "fullest device", "all other devices"
 ONE_PROCESS = "autograd, one process"
@@ -77,7 +78,7 @@ SHOWN = {
     PIPELINE: PIPELINE,
     CHECKPOINTED: "1F1B with checkpointing",
 }
-FASTER = 1.15  # least ratio of two speeds that counts as a difference: measured stage costs vary by about 15 %
+FASTER = 1.15  # least ratio of two modelled speeds that counts as a difference: stage costs vary
 
 
 @dataclass(frozen=True)
@@ -223,14 +224,12 @@ def _as_good(frames: Frames, run_set: RunSet) -> Iterator[Answer]:
     halved = [gaps for gaps in compared[plan.CHAIN] if of_chain and gaps.halves(of_chain)]
     parts = [
         _at_half_the_delay(primary["PETRA, asynchronous 1F1B − backpropagation, 27 epochs"], halved),
-        _state_width(run_set.example),
         _state_published_gaps(),
         _reconstruction(primary["PETRA − delayed gradients"], run_set),
         text_of("headline", "chain") if compared[plan.CHAIN] else "",
         _at_paper_scale(frames),
     ]
-    network = title_of(run_set.example).partition(",")[0]
-    title = _title(with_intervals(in_lockstep.known), network, of_chain)
+    title = _title(with_intervals(in_lockstep.known), _name_with_width(run_set.example), of_chain)
     figure = _draw_accuracy(run_set, runs[NETWORK], reached[NETWORK])
     yield Answer(title, figure, [table], " ".join(filter(None, parts)), "length")
 
@@ -258,7 +257,7 @@ def _title(gaps: Mapping[int, Difference], network: str, chain: Gaps | None) -> 
 
     Args:
         gaps: Differences to backpropagation by number of epochs, those with an interval if there are any.
-        network: Title of their network.
+        network: Their network in words.
         chain: Differences to backpropagation on the chain of 16, if there are any.
 
     """
@@ -269,22 +268,21 @@ def _title(gaps: Mapping[int, Difference], network: str, chain: Gaps | None) -> 
         return "It is not yet known whether PETRA is as good as backpropagation: no training has several runs."
     petra = "PETRA with the paper's timing is"
     if gap.verdict is Verdict.OPEN:
-        return f"After {epochs} epochs it is still open whether {petra} as good as backpropagation."
+        return f"After {epochs} epochs on {network} it is still open whether {petra} as good as backpropagation."
     if gap.verdict is Verdict.EQUAL:
-        return f"After {epochs} epochs {petra} as good as backpropagation, within half a point."
+        return f"After {epochs} epochs on {network} {petra} as good as backpropagation, within half a point."
     if gap.verdict is Verdict.HIGHER:
-        return f"After {epochs} epochs {petra} better than backpropagation."
-    shortest = gaps[min(gaps)].estimate
-    before = f" ({-shortest.mean:.1f} after {min(gaps)} epochs)" if shortest and min(gaps) < epochs else ""
-    lost = chain.by_epochs[epochs].estimate if chain and epochs in chain.by_epochs else None
-    deeper = f", and {-lost.mean:.1f} on a chain of 16 blocks" if lost and (lost.high or 0) < 0 else ""
-    below = f"{-known.mean:.1f} points below backpropagation on {network}{before}{deeper}"
-    return f"After {epochs} epochs {petra} {below}."
+        return f"After {epochs} epochs on {network} {petra} better than backpropagation."
+    lost = partial(format_difference, trailing=True)
+    before = f" ({lost(gaps[min(gaps)])} after {min(gaps)} epochs)" * (min(gaps) < epochs)
+    deep = chain.known.get(epochs) if chain else None
+    deeper = f", and {lost(deep)} on a chain of 16 blocks" if deep and deep.verdict is Verdict.LOWER else ""
+    return f"After {epochs} epochs on {network} {petra} {lost(gap)} points below backpropagation{before}{deeper}."
 
 
-def _state_width(cell: TrainedCell) -> str:
-    network = title_of(cell).partition(",")[0]
-    return f"{network} has 1/{PAPER_WIDTH // cell.width} of the paper's width." * (cell.width < PAPER_WIDTH)
+def _name_with_width(cell: TrainedCell) -> str:
+    narrow = f" at 1/{PAPER_WIDTH // cell.width} of the paper's width" * (cell.width < PAPER_WIDTH)
+    return title_of(cell).partition(",")[0] + narrow
 
 
 def _published_rows() -> dict[tuple[str, str, str], published.Row]:
@@ -382,21 +380,20 @@ def _held(network: TimedNetwork) -> dict[str, Modelled]:
 
 def _saves(network: TimedNetwork) -> Answer:
     held = _held(network)
-    exact, ours, rival, keeping = (held[label] for label in (EXACT, OURS, RIVAL, KEEPING))
-    saved = [
-        f"{100 * (1 - ours.total / theirs.total):.0f} % less than {name}"
-        for name, theirs in (("delayed gradients", keeping), ("DSP", rival))
+    exact, ours, rival, keeping, pipeline = (held[label] for label in (EXACT, OURS, RIVAL, KEEPING, RECOMPUTING))
+    same, beaten = ours.fullest > 0.98 * rival.fullest, pipeline.total < ours.total and pipeline.fullest < ours.fullest
+    where = "in total" if same else "on every device"
+    title = f"In the model PETRA with the paper's timing holds less than delayed gradients and DSP {where}"
+    title += ", but more than synchronous 1F1B with checkpointing." if beaten else "."
+    parts = [
+        text_of("headline", "saved", keeping=_saving(ours.total, keeping.total), dsp=_saving(ours.total, rival.total))
     ]
-    same = ours.fullest > 0.98 * rival.fullest
-    title = (
-        "With the paper's timing PETRA holds less in total than delayed gradients and DSP, but on the fullest device "
-        "no less than DSP"
-        if same
-        else "With the paper's timing PETRA holds less than delayed gradients and DSP on every device"
-    )
-    title += ", and there more than backpropagation on one device." if ours.fullest > exact.total else "."
-    parts = [f"In lockstep PETRA holds {conjunction(saved)} in total."]
-    parts += [text_of("headline", "same")] * same + [text_of("headline", "costs")] * (exact.total < ours.total)
+    parts += [text_of("headline", "same")] * same
+    if beaten:
+        total, fullest = _saving(pipeline.total, ours.total), _saving(pipeline.fullest, ours.fullest)
+        speed = pipeline.speed / ours.speed
+        parts.append(text_of("headline", "pipeline", k=SPEED_K[-1], total=total, fullest=fullest, speed=speed))
+    parts += [text_of("headline", "costs")] * (exact.total < ours.fullest)
     table = tables.table(
         key="answer-memory",
         caption=text_of("headline", "bytes", devices=len(network.costs), title=title_of(network.cell), k=VARIANT.k),
@@ -408,6 +405,11 @@ def _saves(network: TimedNetwork) -> Answer:
         ],
     )
     return Answer(title, _draw_memory(network, held), [table], " ".join(parts), "tradeoff")
+
+
+def _saving(smaller: float, larger: float) -> str:
+    """Return how many percent less the smaller amount is, rounded to ten: stage costs vary, and bytes with them."""
+    return f"about {round(100 * (1 - smaller / larger), -1):.0f} %"
 
 
 # --- when is it worth it?
@@ -628,7 +630,9 @@ def _draw_speed(network: TimedNetwork, speeds: Speeds) -> Figure:
         drawn,
         [facets.line("range", marked=True)],
         key="headline-speed",
-        caption=text_of("headline", "speed", network=network, low=low, high=high, at_most=at_most),
+        caption=text_of(
+            "headline", "speed", network=network, low=low, high=high, at_most=at_most, percent=100 * (FASTER - 1)
+        ),
         title=f"{network.title}, width {network.cell.width}: speed against devices",
         x=facets.Axis("devices", label="devices"),
         y=facets.Axis("speed", label="speed, one device with backpropagation = 1"),

@@ -7,6 +7,7 @@ import pytest
 from petra_core import methods
 from reproduce.grids.plans import length, staleness
 from reproduce.presentation.compare import SeedSample
+from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records.frames import Frames
 from reproduce.records.results import read
 from reproduce.report.headline import Answer, _title, first_screen
@@ -36,7 +37,7 @@ def test_first_screen_is_empty_without_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gap", "verdict"),
     [
-        (-0.6, "0.6 points below backpropagation on RevNet-18 (12.0 after 3 epochs)"),
+        (-0.6, "0.6 ± 0.0 points below backpropagation (12.0 ± 0.0 after 3 epochs)"),
         (0.0, "as good as backpropagation, within half a point"),
         (2.0, "better than backpropagation"),
     ],
@@ -49,7 +50,8 @@ def test_title_follows_the_longest_training(gap: float, verdict: str) -> None:
         n: SeedSample({seed: comparison + at for seed, comparison in exact.values.items()}) - exact
         for n, at in lengths.items()
     }
-    assert _title(gaps, "RevNet-18", None) == f"After 27 epochs PETRA with the paper's timing is {verdict}."
+    title = _title(gaps, "RevNet-18", None).replace(NARROW_SPACE, " ")
+    assert title == f"After 27 epochs on RevNet-18 PETRA with the paper's timing is {verdict}."
 
 
 def test_open_difference_is_stated_as_open() -> None:
