@@ -3,19 +3,24 @@
     python -m tests.golden.dump [EXHIBIT...]
 
 This rewrites the files of this folder from the committed records that records.txt lists. `git diff tests/golden` then
-shows every changed entry. A change of the code must explain each of them.
+shows every changed entry. A change of the code must explain each of them. plans.txt has the settings of all planned
+cells, and a hash of their identities in their order.
 """
 
+import hashlib
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from reproduce.cells import timing
+from reproduce.cells.kinds import Cell, ForwardGradientCell, TrainedCell
 from reproduce.exhibits._exhibit import all_exhibits, section
 from reproduce.exhibits.claims import judge
 from reproduce.grids import scales
 from reproduce.grids.grid import grid_of
+from reproduce.grids.plans import PLANS
 from reproduce.presentation.content import Block, Figure, Listing, Section, Table
 from reproduce.records import benchmarks, volumes
 from reproduce.records.frames import Frames
@@ -28,6 +33,7 @@ HERE = Path(__file__).parent
 COMMITTED = HERE.parents[1] / "reports" / "records"
 HEADLINES = "headlines"
 CLAIMS = "claims"
+PLANNED = "plans"
 #: Exhibits without the provenance of records (machine and time do not matter here), and without schedules,
 #: which are not in records.
 SHOWN = tuple(exhibit for exhibit in all_exhibits() if exhibit.key not in ("provenance", "schedules", "cost"))
@@ -78,6 +84,30 @@ def headlines(answers: Sequence[Answer]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def plans() -> str:
+    """Return the settings of the planned cells, by plan and scale, and of the grid of each scale."""
+    lines: list[str] = []
+    for scale in scales.SCALES:
+        for name, cells in {**{name: plan(scale) for name, plan in PLANS.items()}, "grid": grid_of(scale)}.items():
+            if cells:
+                identities = hashlib.sha256(" ".join(cell.identity for cell in cells).encode()).hexdigest()[:16]
+                lines.append(f"{scale} {name}: {len(cells)} cells, {len(set(cells))} different, {identities}")
+                lines += [] if name == "grid" else settings_of(cells)
+    return "\n".join(lines) + "\n"
+
+
+def settings_of(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield the settings that all cells share, and each other one with all its values. `delay` is that of stage 0."""
+    values: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        of_a_pipeline = isinstance(cell, TrainedCell) and not isinstance(cell, ForwardGradientCell)
+        vector = timing.vector(cell) if of_a_pipeline else None
+        for setting, value in {**cell.to_dict(), "delay": vector and vector[0]}.items():
+            values.setdefault(setting, {})[str(value)] = None
+    yield "  " + ", ".join(f"{setting} {value}" for setting, (value, *others) in values.items() if not others)
+    yield from (f"  {setting}: {'; '.join(found)}" for setting, found in values.items() if len(found) > 1)
+
+
 def lines_of(section: Section) -> Iterator[str]:
     """Yield the text of a section."""
     yield f"SECTION {section.key}: {section.title} {section.count}".rstrip()
@@ -107,10 +137,12 @@ def _lines_of_block(block: Block) -> Iterator[str]:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         frames, keys = frames_of(chosen(Path(folder))), sys.argv[1:]
-        if unknown := {*keys} - {HEADLINES, CLAIMS, *(exhibit.key for exhibit in SHOWN)}:
+        if unknown := {*keys} - {HEADLINES, CLAIMS, PLANNED, *(exhibit.key for exhibit in SHOWN)}:
             sys.exit(f"there is no exhibit {', '.join(sorted(unknown))} in reproduce/exhibits/exhibits.toml")
         written = dict(texts(frames, *keys))
         if not keys or HEADLINES in keys:
             written[HEADLINES] = headlines(first_screen(frames))
+        if not keys or PLANNED in keys:
+            written[PLANNED] = plans()
         for key, text in written.items():
             (HERE / f"{key}.txt").write_text(text)

@@ -17,10 +17,10 @@ def screen(golden_frames: Frames) -> list[Answer]:
 
 @pytest.fixture(scope="module")
 def texts(golden_frames: Frames, screen: list[Answer]) -> dict[str, str]:
-    return {**dict(dump.texts(golden_frames)), dump.HEADLINES: dump.headlines(screen)}
+    return {**dict(dump.texts(golden_frames)), dump.HEADLINES: dump.headlines(screen), dump.PLANNED: dump.plans()}
 
 
-@pytest.mark.parametrize("key", [*(exhibit.key for exhibit in dump.SHOWN), dump.HEADLINES, dump.CLAIMS])
+@pytest.mark.parametrize("key", [*(exhibit.key for exhibit in dump.SHOWN), dump.HEADLINES, dump.CLAIMS, dump.PLANNED])
 def test_exhibit_matches_golden_file(key: str, texts: dict[str, str]) -> None:
     """`python -m tests.golden.dump` rewrites the files if a difference is intended."""
     assert texts[key].splitlines() == (dump.HERE / f"{key}.txt").read_text().splitlines()

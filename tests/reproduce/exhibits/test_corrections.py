@@ -1,13 +1,10 @@
-"""Test corrections for delay: the planned cells, the comparisons, and the choice of learning rates by seed."""
+"""Test corrections for delay: the comparisons, and the choice of learning rates by seed."""
 
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 
-from petra_core import methods
 from reproduce.cells.kinds import ReconstructionCell, TrainedCell
 from reproduce.exhibits import corrections
-from reproduce.grids import recipes
 from reproduce.grids.plans import corrections as plan
 from reproduce.records.record import DEFAULT_ROOT, Record, Status
 from tests import fake_probes, fake_records, sections
@@ -43,34 +40,6 @@ def gains_at_the_recipe_rate_and_at_best_rates(root: Path) -> None:
             reached = POINTS[title] + spread * cell.seed + lower - 5 * (rate > 1) - (rate < 1)
             size = 2_000_000 if title == "gap-aware" else 1_000_000
             fake_records.train(cell, root, reached, extra={"peak_bytes": size})
-
-
-def test_trial_differs_from_recipe_in_mitigation_and_rate() -> None:
-    mitigations = {"forward_weights", "correction", "correction_value", "optimizer", "momentum", "learning_rate"}
-    for trial, cell in trained():
-        method = methods.by_name(cell.method)
-        longer = {"epochs": cell.epochs, "drops": (2 * cell.epochs // 3,)}
-        recipe = recipes.cell("small", cell.model, method, cell.accumulation, cell.seed, **longer).to_dict()
-        differing = {name for name, value in recipe.items() if cell.to_dict()[name] != value} - {"kind"}
-        changed = set(trial.mitigation.changes) | ({"learning_rate"} if trial.rate != 1 else set())
-        assert differing <= mitigations
-        assert differing <= changed | {"correction_value", "learning_rate"}
-        assert isinstance(cell, ReconstructionCell) == (
-            (cell.model, cell.method, cell.accumulation, trial.rate) == ("chain16", "PETRA", 1, 1.0)
-        )
-
-
-def test_mitigations_have_all_seeds_and_rates_one() -> None:
-    short = [(trial, cell) for trial, cell in trained() if (cell.epochs, cell.method) == (3, "PETRA")]
-    for network, k, mitigation in product(("revnet18", "chain16"), (1, 4), plan.MITIGATIONS):
-        tried = [
-            (trial.rate, cell.seed)
-            for trial, cell in short
-            if (cell.model, cell.accumulation, trial.mitigation) == (network, k, mitigation)
-        ]
-        chosen = plan.CHOSEN.get((network, k, "PETRA", mitigation.title))
-        others = [(rate, seed) for rate in (1.0, chosen) if rate for seed in (1, 2)]
-        assert sorted(tried) == sorted([*((rate, corrections.CHOICE) for rate in mitigation.rates), *others])
 
 
 def test_chosen_rates_are_the_best_of_the_records() -> None:

@@ -1,18 +1,14 @@
-"""Test forward gradients: the planned cells, the comparisons, and the verdict on the published order."""
+"""Make the situations of forward gradients: the comparisons, and the verdict on the published order."""
 
 import dataclasses
-from collections import Counter
 from pathlib import Path
 
-from reproduce.cells.kinds import ForwardGradientCell, TrainedCell, TrainingCell
+from reproduce.cells.kinds import ForwardGradientCell, TrainingCell
 from reproduce.exhibits import forward_gradients
-from reproduce.grids import recipes, scales
 from reproduce.grids.plans import forward_gradients as plan
 from reproduce.records import benchmarks
 from tests import fake_records, sections
 from tests.fake_records import benchmark
-
-AXES = ("target", "guess", "space", "scaling", "derivative", "auxiliary")
 
 
 def write(root: Path, local: float, noise: float = 40.0) -> None:
@@ -30,29 +26,6 @@ def write(root: Path, local: float, noise: float = 40.0) -> None:
                 last = record.read().metrics[-1] | {"epoch": 3, "test_accuracy": reached, "probes": 9}
                 record.append(last | {"measured": {"guess_cosine": [0.01 * block for block in range(7)] + [None]}})
                 fake_records.finish(record, reached)
-
-
-def test_variants_have_all_seeds_and_match_baseline_recipe() -> None:
-    """Every variant has all seeds, and differs from its baseline only in kind and method."""
-    cells = plan.cells("small")
-    ways = {tuple(getattr(c, name) for name in AXES) for c in cells if isinstance(c, ForwardGradientCell)}
-    assert len(ways) == 15
-    seeds = Counter(cell.seed for cell in cells if isinstance(cell, TrainedCell))
-    assert seeds == dict.fromkeys(recipes.seeds("small"), 15 + 2)
-    for scale in scales.SCALES:
-        planned = plan.cells(scale)
-        plain = {(c.model, c.seed): c.to_dict() for c in planned if isinstance(c, TrainingCell)}
-        for cell in planned:
-            if isinstance(cell, ForwardGradientCell):
-                baseline = plain[cell.model, cell.seed]
-                assert {name for name in baseline if baseline[name] != cell.to_dict()[name]} == {"kind", "method"}
-
-
-def test_paper_scale_uses_the_published_recipe() -> None:
-    for cell in plan.cells("paper"):
-        assert isinstance(cell, TrainingCell | ForwardGradientCell)
-        assert (cell.epochs, cell.drops, cell.drop_factor, cell.learning_rate) == (100, (30, 60, 90), 0.2, 0.05)
-        assert (cell.batch_size, cell.weight_decay, cell.width, cell.warmup_epochs) == (128, 5e-4, 64, 0)
 
 
 @sections.situation(forward_gradients.EXHIBIT)

@@ -1,6 +1,5 @@
-"""Test accuracy against the length of the training: the planned cells, the comparisons, and the sentences."""
+"""Test accuracy against the length of the training: the comparisons, and the sentences."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +7,8 @@ from pandas import DataFrame
 
 from petra_core import methods
 from reproduce.exhibits import length
-from reproduce.grids import recipes, scales
+from reproduce.grids import recipes
 from reproduce.grids.plans import length as plan
-from reproduce.grids.plans import table2
 from reproduce.presentation.content import Table
 from tests import fake_records, sections
 
@@ -44,32 +42,6 @@ def length_without_a_pair(root: Path) -> None:
 @sections.situation(length.EXHIBIT)
 def length_without_runs(root: Path) -> None:
     """Without runs there is no table and no figure."""
-
-
-@pytest.mark.parametrize("scale", ["small", "narrow", "paper"])
-def test_length_cells_differ_from_recipe_in_epochs_and_drops(scale: str) -> None:
-    """Cells differ from the recipe in epochs and scaled drops, and include those of the usual length."""
-    cells = plan.cells(scale)
-    usual = recipes.cell(scale, "revnet18", methods.PETRA, 1)
-    for cell in cells:
-        settings, others = cell.to_dict(), usual.to_dict()
-        differing = {name for name in settings if settings[name] != others[name]}
-        assert differing <= {"epochs", "drops", "method", "accumulation", "learning_rate", "seed"}
-        fractions = [drop / cell.epochs for drop in cell.drops]
-        assert fractions == [drop / usual.epochs for drop in usual.drops]
-    shared = set(cells) & set(table2.cells(scale))
-    assert {cell.epochs for cell in shared} == {usual.epochs}
-    assert plan.plan_cell(scale, methods.PETRA, 1, usual.epochs) in shared, (
-        "the scale's own length is not trained twice"
-    )
-
-
-def test_every_length_has_a_backpropagation_run() -> None:
-    """Every planned cell has a counterpart that is trained by backpropagation."""
-    for scale in scales.SCALES:
-        cells = plan.cells(scale)
-        for cell in cells:
-            assert replace(cell, method=methods.BACKPROPAGATION.name) in cells
 
 
 @pytest.mark.parametrize(

@@ -5,30 +5,15 @@ from functools import partial
 
 import pytest
 
-from reproduce import published
 from reproduce.exhibits import pareprop
 from reproduce.presentation.content import Role
-from reproduce.published import Mark, pareprop_row
+from reproduce.published import Mark
 from reproduce.records.benchmarks import Benchmark, read
 from tests.fake_records import benchmark
 from tests.golden.dump import COMMITTED
 from tests.sections import entries, of_benchmarks, table, tables
 
 rendered = partial(of_benchmarks, pareprop.EXHIBIT)
-
-
-def test_published_gains_keep_their_marks() -> None:
-    """Published gains keep the marks second-hand or unknown, and are found by the network."""
-    rows = published.read("pareprop")
-    assert {row.mark for row in rows if row["gain_percent"]} == {Mark.SECOND_HAND}
-    assert {row["family"] for row in rows if row.mark is Mark.UNKNOWN} == {"RevRoBERTa"}
-    assert all(bool(row["gain_percent"] or row["statement"]) == (row.mark is not Mark.UNKNOWN) for row in rows)
-    row = pareprop_row("revswin_giant")
-    assert row is not None
-    assert row.number("gain_percent") == 19.3
-    gains = table(rendered(), "pareprop-published")
-    assert len(gains.rows) == len(rows)
-    assert {row[-1].mark for row in gains.rows} == {Mark.SECOND_HAND, Mark.UNKNOWN}
 
 
 def test_pareprop_without_record_is_marked_missing() -> None:

@@ -1,4 +1,4 @@
-"""Test Table 1: formulas next to measurements at every J and k, and alerts for deviations."""
+"""Make the situations of Table 1: formulas next to measurements at every J and k, and alerts for deviations."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,6 @@ from petra_core import methods
 from petra_core.methods import Method
 from reproduce.cells.kinds import ComplexityCell
 from reproduce.exhibits import table1
-from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.table1 import chains
 from reproduce.measures.complexity import measure_complexity
 from reproduce.modelling.complexity import formulas
@@ -84,10 +83,3 @@ def growth_over_j_and_k(root: Path) -> None:
     write(root, accumulations=(1, 2), chosen=SHOWN)
     write(root, depth=2, chosen=SHOWN)
     write(root, "small", chosen=SHOWN)
-
-
-def test_smoke_grid_covers_several_j_and_k() -> None:
-    """The cells of scale smoke cover six k on one chain and two further chains."""
-    cells = [c for c in PLANS["table1"]("smoke") if isinstance(c, ComplexityCell)]
-    of_petra = {(c.model, c.accumulation) for c in cells if c.method == "PETRA"}
-    assert of_petra == {("chain4", k) for k in (1, 2, 4, 8, 16, 32)} | {(f"chain{n}", 1) for n in (2, 8)}

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from petra_core import methods
 from reproduce.cells.kinds import MemoryCell
 from reproduce.exhibits import table3
 from reproduce.grids.plans import PLANS
 from reproduce.grids.plans.table4 import METHODS
-from reproduce.measures.held_memory import predict_memory
 from reproduce.modelling.buffer_rules import CONSISTENT_RULE
 from reproduce.presentation.content import Role
 from tests import fake_records, sections
@@ -73,13 +71,3 @@ def test_deviating_published_rows_are_an_alert(tmp_path: Path, monkeypatch: pyte
     finding = sections.made(table3.EXHIBIT, tmp_path).findings[0]
     assert finding.role is Role.ALERT
     assert "0 of 4 published rows" in finding.text
-
-
-@pytest.mark.slow
-def test_small_grid_cells_need_less_than_5_gb() -> None:
-    """Every memory cell of scale small is predicted to hold less than 5 GB, since the largest batches do."""
-    # Delayed gradients keep inputs and weights. In the same cell, every other method holds less.
-    cells = planned("table3", "small", method=methods.DELAYED_GRADIENTS.name)
-    largest = {(c.dataset, c.model, c.width): c for c in sorted(cells, key=lambda c: c.batch_size)}
-    for c in largest.values():
-        assert sum(stage.total for stage in predict_memory(c)) < 5e9, c.slug

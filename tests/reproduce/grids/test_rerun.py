@@ -21,7 +21,7 @@ def test_command_of_a_grid_cell_selects_only_that_cell(scale: str) -> None:
     """A command with the values of only five settings also ran cells of other lengths and rates."""
     grid = grid_of(scale)
     in_two_precisions = [cell for cells in rerun.plan_by_meaning(scale).values() if len(cells) > 1 for cell in cells]
-    for cell in [*grid[:: max(1, len(grid) // 25)], *in_two_precisions]:
+    for cell in [*grid[:: max(1, len(grid) // 10)], *in_two_precisions]:
         words = shlex.split(rerun.command(cell))
         assert words[:6] == ["python", "-m", "reproduce", "run", scale, "--only"]
         assert Selection(only=tuple(words[6:])).select(grid) == [cell]
