@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from petra_core import BufferedStage, CheckpointError, HeadStage, Stage, optimizers
+from petra_core import BufferedStage, CheckpointError, HeadStage, optimizers
 from petra_core.models import PointwiseConv2d
 from reproduce.forward_gradients import blocks, training
 from reproduce.forward_gradients.layers import layers_of, observing, shares, shift
@@ -97,33 +97,6 @@ def test_next_target_passes_through_the_next_block() -> None:
         for p, q in zip(trainer.stages[index].parameters(), wanted, strict=True):
             torch.testing.assert_close(p.grad, q, rtol=1e-7, atol=1e-10)
         x = stage(x)
-
-
-@pytest.mark.parametrize("space", Space)
-@pytest.mark.parametrize("scaling", Scaling)
-def test_orthogonal_guess_gives_zero(space: Space, scaling: Scaling) -> None:
-    """The guess is zero wherever the target is not: one uses the first half of the channels, the other the second."""
-
-    class Half(nn.Module):
-        """See only one of the two channels."""
-
-        def __init__(self, channel: int) -> None:
-            super().__init__()
-            self.channel = channel
-            self.linear = nn.Linear(1, toys.CLASSES)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.linear(x[:, self.channel : self.channel + 1].mean((2, 3)))
-
-    torch.manual_seed(0)
-    conv = nn.Conv2d(3, 2, 3)
-    stages: list[Stage] = [BufferedStage(conv.double()), HeadStage(Half(0).double())]
-    settings = ForwardGradient(Target.GLOBAL, Guess.LOCAL, space, scaling)
-    trainer = ForwardGradients(stages, settings, auxiliary=lambda _: Half(1).double())
-    ((x, y),) = toys.batches(1)
-    trainer.step(x, y)
-    assert torch.count_nonzero(gradients(trainer)) == 0
-    assert trainer.cosines.item() == 0
 
 
 @pytest.mark.parametrize("space", [Space.WEIGHTS, Space.BATCH_WEIGHTS, Space.ALL_WEIGHTS])
@@ -338,9 +311,8 @@ def test_resumed_training_gives_same_weights(guess: Guess) -> None:
         trained(ForwardGradient(), rate=0.05).load_state_dict(half.state_dict())
 
 
-@pytest.mark.parametrize("count", blocks.BLOCKS)
-@pytest.mark.parametrize("kind", blocks.AUXILIARIES)
-def test_networks_have_shapes_of_the_paper_and_learn(count: int, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "count"), [("cnn", 8), ("mlp", 16), ("linear", 8)])
+def test_networks_have_shapes_of_the_paper_and_learn(kind: str, count: int) -> None:
     """The full width has the paper's shapes. A narrow network memorises a batch under local guesses."""
     outputs = [(64 << 4 * index // count, 32 >> 4 * index // count) for index in range(count - 1)]
     with torch.device("meta"):

@@ -10,18 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from petra_core import HeadStage, Pipeline, Stage, methods, models
-from petra_core.distributed import ProcessChannel
 from petra_core.methods import Method
 from petra_core.randomness import RandomStream, replay
 from petra_core.settings import Settings
 from petra_core.tape import Streams, as_streams
-from reproduce.measures.reconstruction import ReconstructionProbe
 from reproduce.models.bdia import BdiaStage, Quantise, pack, unpack
 from reproduce.models.sizes import TransformerSize
 from reproduce.models.vit import gpt, vit
 from tests import toys
 from tests.compare import assert_bitwise_equal, assert_close
-from tests.processes import in_processes
 from tests.properties import assert_bytes_are_as_predicted, assert_resumes_bitwise
 
 CPU = torch.device("cpu")
@@ -157,15 +154,7 @@ def test_training_equals_backpropagation_bitwise(method: Method) -> None:
     assert_bitwise_equal(runs[0][1], runs[1][1])
 
 
-def test_petra_reconstruction_error_grows_towards_input() -> None:
-    """Weights change between forward and inverse, and the error may double at every block. PETRA still accepts BDIA."""
-    errors = toys.measured(ReconstructionProbe, network(depth=9), methods.PETRA, batches(36), rate=0.05)
-    inputs = errors["training/input"]
-    assert [j for j, error in enumerate(inputs) if error is not None] == list(range(1, 9))
-    assert (inputs[1] or 0.0) > 4 * (inputs[6] or 0.0) > 0
-
-
-@pytest.mark.parametrize("method", [methods.PETRA, methods.DSP, methods.REVERSIBLE_BACKPROPAGATION], ids=str)
+@pytest.mark.parametrize("method", [methods.PETRA, methods.DSP], ids=str)
 def test_resume_is_bitwise(method: Method, tmp_path: Path) -> None:
     """A BDIA network resumes bitwise with micro-batches in flight."""
 
@@ -173,24 +162,6 @@ def test_resume_is_bitwise(method: Method, tmp_path: Path) -> None:
         return Pipeline(network(dropout=0.1), method, accumulation=2, optimizer=toys.sgd, seed=7)
 
     assert_resumes_bitwise(fresh, batches(14), 9, tmp_path)
-
-
-def compare(rank: int) -> None:
-    for method in (methods.PETRA, methods.REVERSIBLE_BACKPROPAGATION):
-        channel = ProcessChannel((2, 3))
-        alone = Pipeline(network(dropout=0.1), method, optimizer=toys.sgd, seed=7)
-        shared = Pipeline(network(dropout=0.1), method, optimizer=toys.sgd, seed=7, channel=channel)
-        for p in (alone, shared):
-            toys.train(p, batches(12), drain=False)
-        for index in channel.stages:
-            assert_bitwise_equal(shared.state_dict()["workers"][index], alone.state_dict()["workers"][index])
-        toys.train(shared, batches(2))
-        channel.close()
-
-
-@pytest.mark.slow
-def test_two_processes_match_one_bitwise() -> None:
-    in_processes(2, compare)
 
 
 @pytest.mark.parametrize("method", [methods.PETRA, methods.REVERSIBLE_BACKPROPAGATION, methods.DSP], ids=str)
@@ -202,8 +173,8 @@ def test_bytes_with_side_bits_match_prediction(method: Method) -> None:
     assert predicted[1].peak["side_bits"] == expected
 
 
-def test_gpt_is_causal_and_learns_under_petra() -> None:
-    """Outputs of the BDIA-GPT depend only on earlier tokens, and its loss halves under PETRA."""
+def test_gpt_is_causal() -> None:
+    """Outputs of the BDIA-GPT depend only on earlier tokens."""
     torch.manual_seed(0)
     stages = gpt(TransformerSize(width=16, depth=4, heads=2), vocabulary=5, length=6, bdia=True)
     model = models.sequential(stages).eval()
@@ -214,8 +185,3 @@ def test_gpt_is_causal_and_learns_under_petra() -> None:
         before, after = model(tokens), model(changed)
     assert torch.equal(before[:, :3], after[:, :3])
     assert not torch.equal(before[:, 3:], after[:, 3:])
-    model.train()
-    p = Pipeline(stages, methods.PETRA, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=3e-3), seed=0)
-    sequence = torch.arange(7).remainder(5).repeat(8, 1)
-    losses = toys.train(p, [(sequence[:, :-1], sequence[:, 1:])] * 100)
-    assert losses[-1] < 0.5 * losses[0]
