@@ -1,5 +1,6 @@
-"""Test the first screen: answers and pictures are computed from records, and without records there are none."""
+"""Test the first screen of the report in made-up situations."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,12 @@ from reproduce.presentation.compare import SeedSample
 from reproduce.presentation.content import NARROW_SPACE
 from reproduce.records.frames import Frames
 from reproduce.records.results import read
-from reproduce.report.headline import Answer, _title, first_screen
+from reproduce.report.headline import _title, first_screen
 from tests import fake_records
+from tests.golden import dump
+from tests.messages import compare
+
+FILE = Path(__file__).with_name("headlines.txt")
 
 
 def train(root: Path, method: methods.Method, epochs: int, accuracy: float, seeds: int = 3) -> None:
@@ -19,19 +24,71 @@ def train(root: Path, method: methods.Method, epochs: int, accuracy: float, seed
         fake_records.train(length.plan_cell("small", method, 1, epochs, seed), root, accuracy + 0.1 * seed)
 
 
-def answer(root: Path) -> Answer:
-    (single,) = first_screen(Frames(read(root)))
-    return single
+def no_records(root: Path) -> None:
+    """Without records there are no answers."""
 
 
-def differences(single: Answer) -> dict[tuple[str, str, str], list[str]]:
-    """Return the entries of the first answer's table by network, difference and staleness."""
-    (table,) = single.tables
-    return {(row[0].text, row[1].text, row[2].text): [entry.text for entry in row[3:]] for row in table.rows}
+def single_runs(root: Path) -> None:
+    """With one run each, the title states that the answer is not known."""
+    for method in (methods.BACKPROPAGATION, methods.PETRA):
+        train(root, method, 27, 80.0, seeds=1)
 
 
-def test_first_screen_is_empty_without_records(tmp_path: Path) -> None:
-    assert first_screen(Frames(read(tmp_path))) == []
+def as_bad_as_delayed_gradients(root: Path) -> None:
+    """Compare with delayed gradients, which keep inputs and weights: no cost is left."""
+    for method, reached in ((methods.BACKPROPAGATION, 80.0), (methods.PETRA, 75.0), (methods.DELAYED_GRADIENTS, 75.0)):
+        train(root, method, 27, reached)
+
+
+def worse_than_delayed_gradients(root: Path) -> None:
+    """Compare with better delayed gradients: reconstruction and current weights cost accuracy."""
+    for method, reached in ((methods.BACKPROPAGATION, 80.0), (methods.PETRA, 75.0), (methods.DELAYED_GRADIENTS, 79.0)):
+        train(root, method, 27, reached)
+
+
+def no_backpropagation(root: Path) -> None:
+    """Another difference does not take the place of that to backpropagation in lockstep, so there is no answer."""
+    for method in (methods.PETRA, methods.DELAYED_GRADIENTS):
+        train(root, method, 27, 70.0)
+
+
+def single_run_in_lockstep_and_several_under_1f1b(root: Path) -> None:
+    """List both, since an interval at less staleness does not hide lockstep. The caption names the GPU."""
+    train(root, methods.BACKPROPAGATION, 3, 75.0)
+    train(root, methods.PETRA, 3, 70.0, seeds=1)
+    for seed in range(3):
+        cell = staleness.plan_cell(methods.PETRA, staleness.FREE, 1, seed)
+        environment = {**fake_records.ENVIRONMENT, "device": "NVIDIA H200"}
+        fake_records.train(cell, root, 72.0 + 0.1 * seed, environment=environment)
+
+
+def half_of_the_delay_and_the_chain(root: Path) -> None:
+    """State the primary difference under asynchronous 1F1B, and list the chain at both timings."""
+    for method, accuracy in ((methods.BACKPROPAGATION, 88.0), (methods.PETRA, 87.3)):
+        train(root, method, 27, accuracy)
+    accuracies = {("BACKPROPAGATION", "lockstep"): 76.0, ("PETRA", "lockstep"): 68.0, ("DSP", "lockstep"): 72.0}
+    accuracies |= {("PETRA", "1f1b"): 74.0, ("DSP", "1f1b"): 74.5}
+    for cell in staleness.longer():
+        accuracy = accuracies.get((cell.method, cell.timing))
+        if cell.model == staleness.CHAIN and accuracy is not None and cell.seed == 0:
+            fake_records.train(cell, root, accuracy)
+        elif (cell.model, cell.timing, cell.method, cell.seed < 3) == ("revnet18", "1f1b", "PETRA", True):
+            fake_records.train(cell, root, 78.0 + 0.1 * cell.seed)
+
+
+SITUATIONS = (
+    *(no_records, single_runs, as_bad_as_delayed_gradients, worse_than_delayed_gradients, no_backpropagation),
+    *(single_run_in_lockstep_and_several_under_1f1b, half_of_the_delay_and_the_chain),
+)
+
+
+@pytest.mark.parametrize("write", SITUATIONS)
+def test_first_screen_in_situation(write: Callable[[Path], None], tmp_path: Path) -> None:
+    """Compare answers, captions and tables, and the number of places of each picture that are marked "not run"."""
+    write(tmp_path)
+    answers = first_screen(Frames(read(tmp_path)))
+    marks = "".join(f"{one.figure.key}: {one.figure.svg.count('not run')} marks\n" for one in answers)
+    compare(FILE, write.__name__.replace("_", " "), f"{dump.headlines(answers)}{marks}")
 
 
 @pytest.mark.parametrize(
@@ -57,105 +114,3 @@ def test_title_follows_the_longest_training(gap: float, verdict: str) -> None:
 def test_open_difference_is_stated_as_open() -> None:
     gap = SeedSample({0: 80.0, 1: 82.0}) - SeedSample({0: 80.0, 1: 82.0})
     assert "still open" in _title({27: gap}, "RevNet-18", None)
-
-
-def test_single_runs_give_no_verdict(tmp_path: Path) -> None:
-    """With one run each, the title states that the answer is not known."""
-    for method in (methods.BACKPROPAGATION, methods.PETRA):
-        train(tmp_path, method, 27, 80.0, seeds=1)
-    single = answer(tmp_path)
-    assert single.title.startswith("It is not yet known")
-    ((place, (gap,)),) = differences(single).items()
-    assert place == ("RevNet-18, width 8", "PETRA − backpropagation", "18")
-    assert gap.endswith(" (one run each)")
-
-
-@pytest.mark.parametrize(
-    ("delayed", "words"),
-    [
-        (75.0, "no cost of reconstruction and current weights above half a point is left"),
-        (79.0, "On RevNet-18 reconstruction and current weights cost accuracy after 27 epochs"),
-    ],
-)
-def test_answer_compares_with_delayed_gradients(tmp_path: Path, delayed: float, words: str) -> None:
-    """The answer states whether PETRA is worse than delayed gradients, which keep inputs and weights."""
-    reached = {methods.BACKPROPAGATION: 80.0, methods.PETRA: 75.0, methods.DELAYED_GRADIENTS: delayed}
-    for method, accuracy in reached.items():
-        train(tmp_path, method, 27, accuracy)
-    assert words in answer(tmp_path).text
-
-
-def test_title_states_only_the_difference_to_backpropagation_in_lockstep(tmp_path: Path) -> None:
-    """Other differences do not take its place: without backpropagation there is no answer, and none on the chain."""
-    for method in (methods.PETRA, methods.DELAYED_GRADIENTS):
-        train(tmp_path, method, 27, 70.0)
-    assert first_screen(Frames(read(tmp_path))) == []
-    for cell in staleness.longer():
-        if cell.model == staleness.CHAIN and cell.timing == "lockstep" and cell.method in ("PETRA", "DSP"):
-            fake_records.train(cell, tmp_path, 70.0 + 5 * (cell.method == "DSP"))
-    train(tmp_path, methods.BACKPROPAGATION, 27, 75.0)
-    assert "chain" not in answer(tmp_path).title
-
-
-def test_interval_at_less_staleness_does_not_hide_lockstep(tmp_path: Path) -> None:
-    """With a single run in lockstep and several under asynchronous 1F1B, both are listed."""
-    train(tmp_path, methods.BACKPROPAGATION, 3, 75.0)
-    train(tmp_path, methods.PETRA, 3, 70.0, seeds=1)
-    for seed in range(3):
-        cell = staleness.plan_cell(methods.PETRA, staleness.FREE, 1, seed)
-        fake_records.train(cell, tmp_path, 72.0 + 0.1 * seed)
-    assert [place[2] for place in differences(answer(tmp_path))] == ["18", "9"]
-
-
-def test_staleness_runs_fill_the_first_picture(tmp_path: Path) -> None:
-    """Mark each staleness as "not run" until a run is finished, and then show it in picture and table."""
-    for method in (methods.BACKPROPAGATION, methods.PETRA):
-        train(tmp_path, method, 3, 70.0 if method is methods.BACKPROPAGATION else 60.0)
-    before = answer(tmp_path)
-    assert before.figure.svg.count("not run") == len({1, 3, 6, 9, 12, 14})
-    place = "RevNet-18, width 8", "PETRA − backpropagation", "9"
-    assert place not in differences(before)
-    for seed in range(3):
-        cell = staleness.plan_cell(methods.PETRA, staleness.FREE, 1, seed)
-        environment = {**fake_records.ENVIRONMENT, "device": "NVIDIA H200"}
-        fake_records.train(cell, tmp_path, 66.0 + 0.1 * seed, environment=environment)
-    after = answer(tmp_path)
-    assert "9 runs: 3 on NVIDIA H200, 6 on CPUs" in after.figure.caption, "all runs that are drawn"
-    assert after.figure.svg.count("not run") == len({1, 3, 6, 12, 14})
-    (gap,) = differences(after)[place]
-    assert gap.startswith("−4.0")
-    assert gap.endswith("‡ (3 + 3)")
-
-
-def test_answer_states_the_difference_at_half_of_the_delay(tmp_path: Path) -> None:
-    """The text has the primary difference under asynchronous 1F1B with its verdict, once there are runs."""
-    for method, accuracy in ((methods.BACKPROPAGATION, 80.0), (methods.PETRA, 75.0)):
-        train(tmp_path, method, 27, accuracy)
-    assert "Asynchronous 1F1B" not in answer(tmp_path).text
-    for cell in staleness.longer():
-        if (cell.model, cell.timing, cell.method, cell.seed < 3) == ("revnet18", "1f1b", "PETRA", True):
-            fake_records.train(cell, tmp_path, 78.0 + 0.1 * cell.seed)
-    single = answer(tmp_path)
-    (gap,) = differences(single)["RevNet-18, width 8", "PETRA − backpropagation", "9"]
-    assert gap.startswith("−1.9")
-    assert (
-        f"is then {gap.removesuffix(' (3 + 3)')} points on RevNet-18 after 27 epochs (verdict: lower). " in single.text
-    )
-
-
-def test_chain_is_listed_at_both_timings(tmp_path: Path) -> None:
-    """The first answer has the differences on the chain in lockstep and under asynchronous 1F1B once they are known."""
-    for method, accuracy in ((methods.BACKPROPAGATION, 88.0), (methods.PETRA, 87.3)):
-        train(tmp_path, method, 27, accuracy)
-    accuracies = {("BACKPROPAGATION", "lockstep"): 76.0, ("PETRA", "lockstep"): 68.0, ("DSP", "lockstep"): 72.0}
-    accuracies |= {("PETRA", "1f1b"): 74.0, ("DSP", "1f1b"): 74.5}
-    for cell in staleness.longer():
-        accuracy = accuracies.get((cell.method, cell.timing))
-        if cell.model == staleness.CHAIN and accuracy is not None and cell.seed == 0:
-            fake_records.train(cell, tmp_path, accuracy)
-    found = differences(answer(tmp_path))
-    for other in ("backpropagation", "DSP"):
-        for of_staleness in ("34", "17"):
-            (gap,) = found["Reversible chain of 16, width 16", f"PETRA − {other}", of_staleness]
-            assert gap.startswith("−")
-            assert gap.endswith(" (one run each)")

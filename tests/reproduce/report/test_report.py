@@ -5,10 +5,7 @@ import csv
 import hashlib
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -29,8 +26,8 @@ from reproduce.records.results import read
 from reproduce.report import build, sections
 from tests import fake_records
 from tests.browser import FOLDED, LOOK, PHONE, browse, browse_in_frame, needs_browser, reported, with_script
-from tests.conftest import ROOT
 from tests.pages import Element, parse, rows, table
+from tests.processes import Start, reproduce
 from tests.sections import made, tables
 
 CHAIN = "chain8"
@@ -40,7 +37,7 @@ RESOURCES = {"src", "srcset", "poster", "data", "action", "xlink:href"}
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("records")
-    fake_records.write(root, networks=("revnet18", CHAIN), accumulations=(1, 4))
+    fake_records.write(root)
     fake_records.train(recipes.cell("small", "revnet18", methods.PETRA, 1), root, 60.0)
     damaged = Record.for_cell(recipes.cell("smoke", "resnet18", methods.DSP), root)
     fake_records.train(damaged.cell, root, 95.0)  # type: ignore[arg-type]  # a training cell, as made above
@@ -135,11 +132,12 @@ def test_every_table_has_caption_heads_and_marks(tree: Element) -> None:
 
 
 @pytest.mark.slow
-def test_report_bytes_are_deterministic_across_processes(records: Path, page: Path, tmp_path: Path) -> None:
-    """Build the report of damaged records again in another process, with another order of sets."""
+def test_report_bytes_are_deterministic_across_processes(
+    records: Path, page: Path, tmp_path: Path, start: Start
+) -> None:
+    """Build the report of damaged records again in another process, which has another order of sets."""
     again = tmp_path / "again.html"
-    command = [sys.executable, "-m", "reproduce", "report", "--records", str(records), "--output", str(again)]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "7"}, cwd=ROOT, stdout=subprocess.DEVNULL)
+    start(reproduce, "report", "--records", str(records), "--output", str(again)).stderr()
     assert again.read_bytes() == page.read_bytes()
 
 
