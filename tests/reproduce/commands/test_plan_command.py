@@ -9,6 +9,7 @@ from reproduce.grids.grid import grid_of
 from reproduce.records import provenance
 from reproduce.records.record import Record
 from tests import fake_records
+from tests.messages import OUTPUTS, compare
 from tests.processes import call
 
 CHOSEN = ("--exhibits", "accuracy", "--models", "revnet18", "--methods", "petra,backpropagation")
@@ -35,37 +36,21 @@ def plan(root, *more):
     return call(*ARGUMENTS, "--records", root, *more)
 
 
-def test_plan_counts_states_and_estimates_time(root):
-    """`run --dry-run` counts cells by state, estimates the remaining time and changes no file."""
-    before = {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
-    result = plan(root)
-    assert result.exit_code == 1, "a damaged record is a problem"
-    [row] = [line for line in result.output.splitlines() if line.startswith("  digits")]
-    # 3 epochs of one cell and 4 of two others are left, at 1.5 s of training and 0.1 s of evaluation
-    assert " ".join(row.split()) == "digits revnet18 w8 backpropagation, petra 1,4,32 0 6 1 1 1 2 1 18 s"
-    assert f"PROBLEM {CELLS[3].slug}: " in result.output
-    assert "Left: 3 cells, 18 s of one worker, at the speeds recorded on this device." in result.output
-    assert {file: file.read_bytes() for file in root.rglob("*") if file.is_file()} == before
+OPTIONS = ("", "--retry-failed", "--threads 2", "--precision bf16", "--timing 1f1b+0.3")
 
 
-def test_plan_of_retries_threads_and_precision(root):
-    """Retries, other threads and another precision change the number of remaining cells or the estimate."""
-    text = plan(root, "--retry-failed").output
-    assert "Left: 4 cells, 22 s of one worker" in text  # 3 epochs more
-    assert "failed" not in text.splitlines()[0]
-    assert "the time of all of them is unknown" in plan(root, "--threads", "2").output
-    text = plan(root, "--precision", "bf16").output  # other cells of the same table
-    assert text.splitlines()[1] == "accuracy:"
-    [row] = [line for line in text.splitlines() if line.startswith("  digits")]
-    assert " ".join(row.split()) == "digits revnet18 w8 backpropagation, petra 1,4,32 0 6 6 unknown"
+@pytest.mark.parametrize("options", OPTIONS)
+def test_plan_counts_states_and_estimates_time(root, options):
+    """`run --dry-run` counts cells by state, estimates the remaining time and changes no file.
 
-
-def test_plan_of_another_timing(root):
-    """Cells with a timing that no plan has are listed with those of the plan; other methods are left as they are."""
-    lines = plan(root, "--timing", "1f1b+0.3").output.splitlines()
-    assert lines[1] == "accuracy:"
-    # of backpropagation one cell is begun and one damaged, as without the timing; no PETRA cell is begun
-    assert " ".join(lines[2].split()).startswith("digits revnet18 w8 backpropagation, petra 1,4,32 0 6 1 4 1 at least")
+    3 epochs of one cell and 4 of two others are left, at 1.5 s of training and 0.1 s of evaluation. The times of other
+    threads and precisions are unknown. The other timing has no effect on backpropagation.
+    """
+    before = fake_records.snapshot(root)
+    result = plan(root, *options.split())
+    text = f"exit code {result.exit_code}\n{result.output}".replace(str(root), "RECORDS")
+    compare(OUTPUTS, f"run --dry-run {options}".strip(), text)
+    assert fake_records.snapshot(root) == before
 
 
 def test_plan_reports_cells_that_cannot_run(root):
@@ -73,9 +58,7 @@ def test_plan_reports_cells_that_cannot_run(root):
     for cell in CELLS[4:]:
         fake_records.train(cell, root, 95.0, epochs=1).fail("out of memory", "no")
     (Record.for_cell(CELLS[1], root).path / "config.json").write_text("{")
-    text = plan(root).output
-    assert "Nothing can be run: 2 cells unreadable, 2 cells out of memory; --retry-failed" in text
-    assert "Nothing is left" not in text
+    compare(OUTPUTS, "run --dry-run of cells that cannot run", plan(root).output.replace(str(root), "RECORDS"))
 
 
 def test_plan_shows_lock_of_another_machine(root, machine):

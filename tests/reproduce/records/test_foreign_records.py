@@ -144,11 +144,11 @@ def changed(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
     return new
 
 
-def changes(values: Any, odds: Sequence[Any] = ODD) -> Iterator[tuple[str, Any]]:
-    """Yield the value with each of its parts replaced by each invalid one, after a name of the change."""
+def changes(values: Any, odds: Sequence[Any] = ODD) -> Iterator[Any]:
+    """Yield the value with each of its parts replaced by each invalid one."""
     for path in places(values):
         for odd in odds:
-            yield f"{path} = {odd!r}", changed(values, path, odd)
+            yield changed(values, path, odd)
 
 
 def show(read: Results, folder: Path) -> None:
@@ -161,32 +161,19 @@ def show(read: Results, folder: Path) -> None:
     list(benchmark_views.whole(frames))
 
 
-def shown_one_by_one(variants: Sequence[tuple[str, Results]], folder: Path) -> None:
-    """Show all variants together. If that fails, find the variant that fails."""
+def show_together(variants: Sequence[Results], folder: Path) -> None:
+    """Show all variants on one page."""
     together = Results(
         runs=tuple(
             dataclasses.replace(run, cell=dataclasses.replace(run.cell, seed=number))  # type: ignore[call-arg]  # all cells have a seed
-            for number, (_, read) in enumerate(variants)
+            for number, read in enumerate(variants)
             for run in read.runs
         ),
-        problems=tuple(problem for _, read in variants for problem in read.problems),
-        benchmarks=tuple(
-            dataclasses.replace(benchmark, name=f"b{number}")
-            for number, (_, read) in enumerate(variants)
-            for benchmark in read.benchmarks
-        ),
-        benchmark_problems=tuple(problem for _, read in variants for problem in read.benchmark_problems),
+        problems=tuple(problem for read in variants for problem in read.problems),
+        benchmarks=(),
+        benchmark_problems=(),
     )
-    try:
-        show(together, folder)
-    except Exception:
-        for name, read in variants:
-            try:
-                show(read, folder)
-            except Exception as error:
-                error.add_note(name)
-                raise
-        raise
+    show(together, folder)
 
 
 def rewrite(file: Path, text: str) -> None:
@@ -197,13 +184,13 @@ def rewrite(file: Path, text: str) -> None:
 
 def assert_changes_break_nothing(root: Path, values: Any, write: Callable[[Any], object]) -> None:
     """Read and show the records below `root` after each change of these values, which `write` writes."""
-    variants = [("as it was", results.read(root))]
-    assert len(variants[0][1].runs) == 1
-    for change, odd in changes(values):
+    variants = [results.read(root)]
+    assert len(variants[0].runs) == 1
+    for odd in changes(values):
         write(odd)
-        variants.append((change, results.read(root)))
-    assert any(read.problems for _, read in variants)
-    shown_one_by_one(variants, root.with_name("export"))
+        variants.append(results.read(root))
+    assert any(read.problems for read in variants)
+    show_together(variants, root.with_name("export"))
 
 
 @pytest.mark.parametrize("name", ["config.json", "environment.json", "code.json", "result.json"])
@@ -306,17 +293,16 @@ def test_invalid_benchmark_values_break_nothing_else(tmp_path: Path) -> None:
     made = fake_records.benchmark(fake_records.FASTER)
     versions = {"contestants": f"{FAST}; {SLOW}", FAST: "1", SLOW: "2"}
     file = write_benchmark(dataclasses.replace(made, setting={**made.setting, **versions}), tmp_path)
-    variants = [("as it was", results.read(tmp_path))]
-    for name, odd in changes(json.loads(file.read_text()), (*ODD, 10**7)):
+    variants = [results.read(tmp_path)]
+    for odd in changes(json.loads(file.read_text()), (*ODD, 10**7)):
         rewrite(file, json.dumps(odd))
-        variants.append((name, results.read(tmp_path)))
-    kept = [variant for variant in variants if variant[1].benchmarks]
+        variants.append(results.read(tmp_path))
+    kept = [read for read in variants if read.benchmarks]
     assert kept[0] == variants[0]
-    for one in kept[:: len(kept) // 6]:  # drawing takes a second each
-        shown_one_by_one([one], tmp_path / "export")
-    for _, read in variants:
-        for problem in read.benchmark_problems:
-            str(problem).encode()
+    for read in kept[:: len(kept) // 6]:  # drawing takes a second each
+        show(read, tmp_path / "export")
+    for problem in (problem for read in variants for problem in read.benchmark_problems):
+        str(problem).encode()
 
 
 def test_too_large_file_is_not_read(tmp_path: Path) -> None:

@@ -32,18 +32,6 @@ def test_further_seeds_count_and_other_settings_do_not(tmp_path: Path) -> None:
     assert list(run_set.runs["test_accuracy"]) == [70.0, 77.0]
 
 
-def test_cells_not_run_have_rows(tmp_path: Path) -> None:
-    """Planned cells that were not run have a row with the state not run."""
-    cells = [replace(CELL, seed=seed) for seed in range(3)]
-    fake_records.train(cells[1], tmp_path, 70.0)
-    (run_set,) = run_sets(tmp_path, "paper", cells)
-    assert list(run_set.runs["state"]) == ["not run", "done", "not run"]
-    assert len(run_set.done) == 1
-    (empty,) = run_sets(tmp_path / "nothing", "paper", cells)
-    assert not empty.begun
-    assert list(empty.runs["state"]) == ["not run"] * 3
-
-
 def test_precisions_loaders_and_data_sets_have_separate_sheets(tmp_path: Path) -> None:
     """Precisions, torchvision's images and data sets have separate sheets; bitwise equal loaders do not."""
     for precision in ("float32", "bf16", "tf32"):

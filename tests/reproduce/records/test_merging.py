@@ -20,6 +20,7 @@ from reproduce.records.storage import StorageFullError
 from tests import processes
 from tests.fake_records import DIRTY, PATCH, begin, benchmark, complexity_cell, in_folder, snapshot, train, unpack
 from tests.faults import no_room
+from tests.messages import OUTPUTS, compare
 from tests.processes import ROOT
 
 CELL = recipes.cell("smoke")
@@ -190,34 +191,21 @@ call = functools.partial(processes.call, "records")
 
 
 def test_merge_command_reports_decisions_and_exits_1_on_conflict(there, here, tmp_path):
-    """`records merge` prints the decisions, and exits with 1 on a conflict."""
+    """`records merge` prints the decisions of a dry run, of a merge, of its repetition, and of a conflict."""
     other, third = (dataclasses.replace(CELL, seed=seed) for seed in (5, 6))
-    elsewhere = tmp_path / "elsewhere"
     train(CELL, there, 95.0)
     train(other, there, 95.0)
-    train(third, elsewhere, 95.0)
+    train(third, tmp_path / "third", 95.0)
     train(CELL, tmp_path / "fourth", 50.0)
-    planned = call("merge", there, elsewhere, there, tmp_path / "fourth", "--records", here, "--dry-run")
-    assert planned.exit_code == 1
-    assert [line.split(":")[0] for line in planned.stdout.splitlines() if not line.startswith("BROUGHT")] == [
-        "3 would be brought",
-        "2 already present",
-        "1 in conflict with another result of the same name; both were kept",
-    ]
+    sources = there, tmp_path / "third"
+    results = [call("merge", *sources, there, tmp_path / "fourth", "--records", here, "--dry-run")]
     assert not here.exists()
-    result = call("merge", there, elsewhere, "--records", here)
-    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "3 brought")
-    assert call("merge", there, elsewhere, "--records", here).output == "3 already present\n"
-
+    results += [call("merge", *sources, "--records", here) for _ in range(2)]
     volumes.remove(other, here)
     train(other, here, 50.0)
-    result = call("merge", there, "--records", here)
-    assert result.exit_code == 1
-    assert f"CONFLICT {volumes.path_of(other, there)}: {other.name}: done, and " in result.stderr
-    assert result.stdout.splitlines() == [
-        "1 already present",
-        "1 in conflict with another result of the same name; both were kept",
-    ]
+    results.append(call("merge", there, "--records", here))
+    text = "\n".join(f"exit code {result.exit_code}\n{result.output}" for result in results)
+    compare(OUTPUTS, "records merge", text.replace(f"{tmp_path}/", ""))
 
 
 def test_benchmarks_are_merged_without_overwriting(there, here):
