@@ -92,7 +92,7 @@ def instead_of(phrase: str) -> str:
 def found(name: str, source: str) -> list[str]:
     """Return a message for every banned phrase in a file."""
     python = name.endswith(".py")
-    lines = list(texts(source)) if python else [(1, prose(source))]
+    lines = [(1, prose(source))] if not python else texts(source) if ANY.search(source) else []
     messages = [
         f"{name}:{start + text[: match.start()].count(chr(10))}: {match[0]!r}: write {instead_of(match[0])}"
         for start, text in lines

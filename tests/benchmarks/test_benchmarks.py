@@ -268,8 +268,9 @@ def test_loaders_measure_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
         images = RawImages(np.zeros(shape, np.uint8), np.zeros(loaders.BATCH, int))
         return Loader(InMemory(images, batch_format, augment=True), loaders.BATCH, seed=0)
 
-    monkeypatch.setattr(loaders, "through_ffcv", through_ffcv)
-    few = "--workers 0 --pairs 1 --seconds 0.05 --images 640 --files 70 --widths 2 --threads 1"
+    for name, value in {"through_ffcv": through_ffcv, "BATCH": 4, "WARM_UP": 1}.items():
+        monkeypatch.setattr(loaders, name, value)
+    few = "--workers 0 --pairs 1 --seconds 0.05 --images 40 --files 10 --widths 2 --threads 1"
     record = loaders.main(few.split())
     groups = [comparison.group.split(",")[0] for comparison in record.comparisons]
     assert groups == ["small", "memory", "jpeg", "share", "share"]

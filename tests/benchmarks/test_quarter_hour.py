@@ -154,7 +154,7 @@ def run_hour(folder: Path, stopped: str) -> None:
 @pytest.mark.parametrize(
     ("stopped", "number"),
     [
-        *((name, signal.SIGKILL) for name in ("data", "cell-0", "cell-1", "heuristics")),
+        *((name, signal.SIGKILL) for name in ("data", "cell-0", "heuristics")),
         *((name, signal.SIGTERM) for name in ("tick", "cell-0")),
     ],
 )
