@@ -149,13 +149,15 @@ def whole(frames: Frames) -> Iterator[Shown]:
         ],
         notes=notes("primary", "comparisons", margin=MARGIN_POINTS),
     )
-    for name, limits in (
-        ("unfinished", [comparison.title for comparison in made if comparison.unfinished]),
-        ("mixed", [comparison.title for comparison in made if comparison.accuracy.mixed]),
-    ):
-        if limits:
-            numbers = {name: len(limits), "made": len(made), "titles": "; ".join(limits)}
-            yield Finding(text_of("primary", name, **numbers), Role.ALERT)
+    if open_ones := [comparison.title for comparison in made if comparison.unfinished]:
+        titles = "; ".join(open_ones)
+        yield Finding(
+            text_of("primary", "unfinished", unfinished=len(open_ones), made=len(made), titles=titles), Role.ALERT
+        )
+    if mixed := [comparison.title for comparison in made if comparison.accuracy.mixed]:
+        yield Finding(
+            text_of("primary", "mixed", mixed=len(mixed), made=len(made), titles="; ".join(mixed)), Role.ALERT
+        )
     epochs = frames.runs.loc[frames.runs["status"] == DONE, "epochs"].dropna()
     if len(epochs) and (short := int((epochs <= SHORT).sum())):
         yield Finding(text_of("primary", "short", short=short, trainings=len(epochs), most=SHORT), Role.ALERT)

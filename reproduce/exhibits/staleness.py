@@ -69,8 +69,11 @@ def each(run_set: RunSet) -> Iterator[Shown]:
         yield _devices(run_set, rows, timed)
     yield _tabulate_points(run_set, points, accuracy, loss)
     if rows:
-        yield Folded(_rates(run_set, "rates", plan.swept, plan.curve))
-        yield Folded(_rates(run_set, "held-out", plan.chosen))
+        swept = _of_rates(run_set, plan.swept, plan.curve)
+        caption = text_of("staleness", "rates", setting=_describe_setting(run_set, swept))
+        yield Folded(_rates(run_set, "rates", caption, swept))
+        caption = text_of("staleness", "held_out", epochs=plan.LASTING, held_out=plan.HELD_OUT)
+        yield Folded(_rates(run_set, "held-out", caption, _of_rates(run_set, plan.chosen)))
         yield from (Folded(part(run_set)) for part in (_mitigations, _deep, _stable))
         if networks := read_timed_networks(run_set):
             yield Folded(_latencies(run_set, networks))
@@ -272,12 +275,14 @@ def _devices(run_set: RunSet, rows: list[Used], timed: list[TimedNetwork]) -> Ta
 # --- the rest of the study
 
 
-def _rates(run_set: RunSet, key: str, *parts: Callable[[], Iterable[Cell]]) -> Table:
-    """Return a table of PETRA and backpropagation in these parts of the plan by learning rate, k = 1."""
+def _of_rates(run_set: RunSet, *parts: Callable[[], Iterable[Cell]]) -> DataFrame:
+    """Return the runs of PETRA and backpropagation in these parts of the plan, k = 1."""
     runs = _runs(run_set, *parts)
-    runs = runs[(runs["k"] == 1) & runs["method"].isin([PETRA, EXACT])]
-    setting = _describe_setting(run_set, runs)
-    caption = text_of("staleness", key, setting=setting, epochs=plan.LASTING, held_out=plan.HELD_OUT)
+    return runs[(runs["k"] == 1) & runs["method"].isin([PETRA, EXACT])]
+
+
+def _rates(run_set: RunSet, key: str, caption: str, runs: DataFrame) -> Table:
+    """Return a table of these runs by learning rate."""
     usual = rates.learning_rate(rates.REFERENCE_BATCH)
     runs = runs.assign(factor=(runs["reference_rate"].astype(float) / usual).round(6))
     columns = [number("micro-batch", itemgetter("batch_size"))]

@@ -620,6 +620,7 @@ def _draw_speed(network: TimedNetwork, speeds: Speeds) -> Figure:
     change = max(
         abs(speeds[MERGED, k, n].speed / cost.speed - 1) for (way, k, n), cost in speeds.items() if way == OURS
     )
+    percent = 100 * (FASTER - 1)
     at_most = f"at most {100 * change:.0f} %" if change >= 0.005 else "less than 0.5 %"
     dashes: list[tuple[float, ...]] = [(1, 1), (3, 1.5), (6, 2), ()]
     looks = {way: facets.TITLE_LOOKS[way] for way in (OURS, KEEPING)} | {
@@ -630,9 +631,7 @@ def _draw_speed(network: TimedNetwork, speeds: Speeds) -> Figure:
         drawn,
         [facets.line("range", marked=True)],
         key="headline-speed",
-        caption=text_of(
-            "headline", "speed", network=network, low=low, high=high, at_most=at_most, percent=100 * (FASTER - 1)
-        ),
+        caption=text_of("headline", "speed", network=network, low=low, high=high, at_most=at_most, percent=percent),
         title=f"{network.title}, width {network.cell.width}: speed against devices",
         x=facets.Axis("devices", label="devices"),
         y=facets.Axis("speed", label="speed, one device with backpropagation = 1"),
