@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -105,24 +106,22 @@ class LikeNccl:
         self._connected: set[tuple[dist.ProcessGroup, int]] = set()
 
     def isend(self, tensor: Tensor, *, group_dst: int, group: dist.ProcessGroup, tag: int) -> Any:
-        def transfer() -> None:
-            self._irecv(torch.zeros(1), group_src=group_dst, group=group, tag=READY).wait()
-            self._isend(tensor, group_dst=group_dst, group=group, tag=tag).wait()
-
-        if tensor.numel() == HEADER_BYTES:
-            return self._isend(tensor, group_dst=group_dst, group=group, tag=tag)
-        return self._enqueue(transfer, group, group_dst)
+        ready = partial(self._irecv, torch.zeros(1), group_src=group_dst, group=group, tag=READY)
+        send = partial(self._isend, tensor, group_dst=group_dst, group=group, tag=tag)
+        return send() if tensor.numel() == HEADER_BYTES else self._enqueue(ready, send, group=group, peer=group_dst)
 
     def irecv(self, tensor: Tensor, *, group_src: int, group: dist.ProcessGroup, tag: int) -> Any:
+        ready = partial(self._isend, torch.zeros(1), group_dst=group_src, group=group, tag=READY)
+        receive = partial(self._irecv, tensor, group_src=group_src, group=group, tag=tag)
+        return (
+            receive() if tensor.numel() == HEADER_BYTES else self._enqueue(ready, receive, group=group, peer=group_src)
+        )
+
+    def _enqueue(self, *operations: Callable[[], Any], group: dist.ProcessGroup, peer: int) -> Any:
         def transfer() -> None:
-            self._isend(torch.zeros(1), group_dst=group_src, group=group, tag=READY).wait()
-            self._irecv(tensor, group_src=group_src, group=group, tag=tag).wait()
+            for operation in operations:
+                operation().wait()
 
-        if tensor.numel() == HEADER_BYTES:
-            return self._irecv(tensor, group_src=group_src, group=group, tag=tag)
-        return self._enqueue(transfer, group, group_src)
-
-    def _enqueue(self, transfer: Callable[[], None], group: dist.ProcessGroup, peer: int) -> Any:
         future = self._streams.setdefault(group, ThreadPoolExecutor(1)).submit(transfer)
         if (group, peer) not in self._connected:
             self._connected.add((group, peer))
